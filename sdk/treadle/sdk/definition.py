@@ -1,0 +1,171 @@
+"""What a workflow is: frozen data, the same from Python, YAML or the registry.
+
+Owns the shape of a definition and its content hash. It does not know how one is written
+(``builder.py``, ``document.py``) nor whether it is sound (``validation.py``).
+
+Durations are seconds, as numbers, and the unit is in the name: ``timeout_s``. Unknown fields
+are errors, so a typo in a YAML file is refused instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, cast
+
+import msgspec
+import msgspec.structs
+
+Backoff = Literal["fixed", "linear", "exponential"]
+OnLimit = Literal["fail", "wrap_up", "park"]
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a failed attempt of a step, or of one iteration of a loop, is tried again."""
+
+    max_attempts: int = 1
+    """Executions that may end in a failure, the first included. 1 means no retry."""
+    backoff: Backoff = "exponential"
+    """Growth of the delay: ``fixed`` d, ``linear`` n·d, ``exponential`` d·multiplier^(n-1)."""
+    delay_s: float = 1.0
+    """Delay before the second attempt, in seconds."""
+    max_delay_s: float = 60.0
+    """Upper bound of one delay, in seconds, jitter included."""
+    multiplier: float = 2.0
+    """Factor of the exponential growth."""
+    jitter: float = 0.1
+    """Share of the delay by which it varies, 0 to 1. The draw is a hash of run, step, iteration
+    and attempt: the same on every engine."""
+    non_retryable: tuple[str, ...] = ()
+    """Error type names that end the step at once, for example ``ValueError``."""
+
+
+class _StepBase(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    id: str
+    """Name of the step, unique in its workflow: ``[A-Za-z0-9_-]{1,64}``."""
+    after: tuple[str, ...] = ()
+    """Steps that must have completed before this one starts."""
+
+
+class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=True):
+    """A step that a worker executes once; its return value is its output."""
+
+    type: str
+    """Task type: the name under which workers register the handler."""
+    timeout_s: float = 0
+    """Longest execution of one attempt in seconds; 0 is unlimited."""
+    retry: Retry = Retry()
+
+
+class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", kw_only=True):
+    """A step that iterates until its handler completes it or a bound is reached."""
+
+    type: str
+    """Task type: the name under which workers register the handler."""
+    max_iterations: int
+    """Most iterations the loop may take. Required, greater than 0."""
+    max_duration_s: float = 0
+    """Wall clock bound in seconds, from the first dispatch; 0 is unlimited."""
+    loop_delay_s: float = 0
+    """Pause between two iterations in seconds, durable; 0 is none."""
+    timeout_s: float = 0
+    """Longest execution of one attempt of one iteration in seconds; 0 is unlimited."""
+    retry: Retry = Retry()
+    """Applies to each iteration on its own."""
+    on_limit: OnLimit = "fail"
+    """What a reached bound does: ``fail`` the step, ``wrap_up`` with one last iteration, or
+    ``park`` the run until it is resumed with a raised bound."""
+    budget_warn_at: int = 0
+    """Iteration from which ``ctx.budget`` reads ``warn``; 0 is never. Advisory."""
+    budget_force_at: int = 0
+    """Iteration from which ``ctx.budget`` reads ``force``; 0 is never. Advisory."""
+
+
+class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only=True):
+    """A step that completes when a signal of this name reaches the run; no worker is held.
+
+    Its output is the signal's payload. A signal that arrives early is kept; each signal
+    completes one step.
+    """
+
+    signal: str
+    """Name of the signal that completes the step."""
+    timeout_s: float = 0
+    """Longest wait in seconds; then the step fails with reason ``timeout``. 0 is unlimited."""
+
+
+Step = TaskStep | AgentLoopStep | SignalStep
+WorkStep = TaskStep | AgentLoopStep
+
+
+class WorkflowDefinition(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A named DAG of steps. Its version is the hash of its content."""
+
+    name: str
+    """``[A-Za-z0-9_-]{1,64}``."""
+    steps: tuple[Step, ...]
+    """In the order written; the order carries no meaning, ``after`` does."""
+    timeout_s: float = 0
+    """Longest life of a run in seconds, from its request; 0 is unlimited."""
+    input_schema: dict[str, Any] | None = None
+    """JSON schema of the run's input, recorded for readers."""
+    description: str = ""
+
+    def step(self, step_id: str) -> Step:
+        """Return the step of that id; raise ``KeyError`` if there is none."""
+        for step in self.steps:
+            if step.id == step_id:
+                return step
+        raise KeyError(step_id)
+
+
+def to_plain(definition: msgspec.Struct) -> dict[str, Any]:
+    """Return a definition, or a part of one, as plain data, as a document would write it.
+
+    Equal definitions give equal results: what equals its default is left out, and a duration
+    written as ``30`` is the number ``30.0``. msgspec omits by identity, so it cannot do this.
+    """
+    return _plain_struct(definition)
+
+
+def content_hash(definition: WorkflowDefinition) -> str:
+    """Return the version of a definition: 16 hex digits over its canonical JSON.
+
+    Equal definitions have the same version, however they were written.
+    """
+    raw = msgspec.json.encode(to_plain(definition), order="sorted")
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+@cache
+def _fields(cls: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(cls)
+
+
+def _plain_struct(value: msgspec.Struct) -> dict[str, Any]:
+    config = value.__struct_config__
+    plain: dict[str, Any] = {}
+    if config.tag_field is not None:
+        plain[config.tag_field] = config.tag
+    for field in _fields(type(value)):
+        item = getattr(value, field.name)
+        if item != field.default:
+            plain[field.name] = float(item) if _is_whole(item, field) else _plain_value(item)
+    return plain
+
+
+def _is_whole(item: object, field: msgspec.structs.FieldInfo) -> bool:
+    return field.type is float and isinstance(item, int) and not isinstance(item, bool)
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return _plain_struct(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(item) for item in cast("Sequence[object]", value)]
+    return value

@@ -1,0 +1,174 @@
+"""Every error a user can meet, by who can act on it.
+
+    TreadleError
+    ├── UserError                what was asked cannot be done as asked
+    │   ├── InvalidId            a name or id with a character it may not hold
+    │   ├── InvalidDefinition    a workflow definition with problems, all of them listed
+    │   ├── InvalidPayload       a value that cannot be encoded, decoded or is too large
+    │   ├── UnknownWorkflow      no such workflow is registered
+    │   ├── UnknownRun           no such run
+    │   ├── RunConflict          the run exists, but was started with something else
+    │   └── HandlerError         a handler used its context wrongly (two verdicts, none, ...)
+    ├── RunFailed                the run ended as failed; carries step, iteration, cause
+    ├── RunCancelled             the run ended as cancelled
+    ├── ServerError              NATS cannot be used as it is; an operator can act
+    │   ├── ServerUnavailable    it cannot be reached, or did not answer within the budget
+    │   └── ServerUnsuitable     too old, without JetStream, not set up
+    └── InvariantError           a bug of Treadle; please report it
+
+Handlers raise two more: ``NonRetryable`` ends the step at once, ``Retryable`` names the least
+delay before the next attempt. Any other exception follows the step's retry policy.
+
+Texts say what happened with its values, why, and what to do next. Attributes carry the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.sdk.messages import Failure
+
+
+class TreadleError(Exception):
+    """Base of all errors of this package."""
+
+
+class UserError(TreadleError):
+    """What was asked cannot be done as asked."""
+
+
+class InvalidId(UserError):
+    """A name or id with a character it may not hold."""
+
+    def __init__(self, field: str, value: object) -> None:
+        self.field = field
+        self.value = value
+        super().__init__(
+            f"{field} {value!r} is not a valid id: 1 to 64 of the characters A-Z a-z 0-9 _ - are "
+            f"allowed, because ids become parts of NATS subjects. Choose another {field}."
+        )
+
+
+class Problem:
+    """One fault of a definition: where it is, and what to do."""
+
+    __slots__ = ("path", "text")
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and (self.path, self.text) == (other.path, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.text))
+
+
+class InvalidDefinition(UserError):
+    """A workflow definition with problems, all of them listed."""
+
+    def __init__(self, workflow: str, problems: Sequence[Problem]) -> None:
+        self.workflow = workflow
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  {problem!r}" for problem in problems)
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        super().__init__(f"workflow {workflow!r} has {count}:\n{lines}")
+
+
+class InvalidPayload(UserError):
+    """A value that cannot be encoded or decoded, or that is too large."""
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        self.what = what
+        super().__init__(f"{what}: {why}. {remedy}")
+
+
+class UnknownWorkflow(UserError):
+    """No such workflow is registered."""
+
+    def __init__(self, name: str, known: Sequence[str] = ()) -> None:
+        self.name = name
+        have = ", ".join(repr(k) for k in known) if known else "none"
+        super().__init__(
+            f"workflow {name!r} is not registered (registered: {have}). Register it: "
+            f"`treadle workflow register FILE`, or run its worker, which registers what it imports."
+        )
+
+
+class UnknownRun(UserError):
+    """No such run."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run!r} does not exist. List runs: `treadle run list`.")
+
+
+class RunConflict(UserError):
+    """The run is not in a state that allows what was asked, or was started with something else."""
+
+    def __init__(self, run: str, why: str, remedy: str) -> None:
+        self.run = run
+        super().__init__(f"run {run!r} {why}. {remedy}")
+
+
+class HandlerError(UserError):
+    """A handler used its context wrongly."""
+
+
+class RunFailed(TreadleError):
+    """The run ended as failed."""
+
+    def __init__(self, run: str, step: str, iteration: int, failure: Failure, hint: str = "") -> None:
+        self.run = run
+        self.step = step
+        self.iteration = iteration
+        self.failure = failure
+        where = f"step {step!r}, iteration {iteration}" if step else "the run itself"
+        next_step = hint or f"See it: `treadle run show {run}`."
+        super().__init__(f"run {run!r} failed at {where}: {failure.type}: {failure.message}. {next_step}")
+
+
+class RunCancelled(TreadleError):
+    """The run ended as cancelled."""
+
+    def __init__(self, run: str, reason: str = "") -> None:
+        self.run = run
+        self.reason = reason
+        super().__init__(f"run {run!r} was cancelled{': ' + reason if reason else ''}.")
+
+
+class ServerError(TreadleError):
+    """NATS cannot be used as it is."""
+
+
+class ServerUnavailable(ServerError):
+    """NATS cannot be reached, or did not answer within the budget."""
+
+
+class ServerUnsuitable(ServerError):
+    """The server is too old, lacks JetStream, or the namespace is not set up."""
+
+
+class InvariantError(TreadleError):
+    """A bug of Treadle."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}. This is a bug of Treadle; please report it.")
+
+
+class NonRetryable(Exception):
+    """Raised in a handler: the step fails at once, whatever its retry policy."""
+
+
+class Retryable(Exception):
+    """Raised in a handler: try again, not before ``after_s`` seconds."""
+
+    def __init__(self, message: str = "", *, after_s: float = 0) -> None:
+        self.after_s = after_s
+        super().__init__(message)

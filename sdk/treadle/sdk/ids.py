@@ -1,0 +1,38 @@
+"""Names and ids: what they may hold, and fresh ones.
+
+An id becomes a token of a NATS subject, so a dot, a wildcard, white space or a non-ASCII
+character would address something else. They are refused at the edge, never escaped.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from treadle.sdk.errors import InvalidId
+
+ID_CHARS_MAX = 64
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+def is_id(text: object) -> bool:
+    """True when the text may be a run id, step id, task type, workflow or signal name."""
+    return isinstance(text, str) and _ID.match(text) is not None
+
+
+def check_id(field: str, text: object) -> str:
+    """Return the text if it is a valid id; raise ``InvalidId`` that names the field."""
+    if not is_id(text):
+        raise InvalidId(field, text)
+    assert isinstance(text, str)
+    return text
+
+
+def new_run_id() -> str:
+    """Return a fresh run id: 80 random bits, hexadecimal."""
+    return secrets.token_hex(10)
+
+
+def new_nonce() -> str:
+    """Return a fresh nonce: 48 random bits, hexadecimal."""
+    return secrets.token_hex(6)

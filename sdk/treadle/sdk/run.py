@@ -1,0 +1,73 @@
+"""The run document: where a run stands, small, without payloads.
+
+Written by the engine only, by compare-and-set; read by anyone. Outputs are in the ended
+registers of the steps, inputs in the events: the document only refers to them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from treadle.sdk.messages import Failure
+
+RunStatus = Literal["running", "parked", "completed", "failed", "cancelled"]
+StepStatus = Literal["waiting", "active", "parked", "completed", "failed", "cancelled"]
+
+TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+
+
+class StepEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Where one step stands. Steps that still wait have no entry."""
+
+    status: StepStatus
+    iterations: int = 0
+    """Committed iterations, known when the step has ended or parked."""
+    started_ms: int = 0
+    ended_ms: int = 0
+    event: str = ""
+    """Id of the event that brought it here; of a completed signal step, the one with its output."""
+    failure: Failure | None = None
+    position: int = 0
+    """Sequence of the register's value that the entry tells of: a fact about an older value
+    comes late and changes nothing."""
+
+
+class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """State of one run. ``status`` never leaves a terminal value."""
+
+    run: str
+    workflow: str
+    definition: str
+    """Content hash of the definition the run is pinned to."""
+    domain: str = "main"
+    status: RunStatus = "running"
+    failure: Failure | None = None
+    """Why the run failed, was cancelled or is parked, with the step in ``failed_step``."""
+    failed_step: str = ""
+    requested: int = 0
+    """Sequence of the RunRequested event in the events stream: the input is there."""
+    requested_ms: int = 0
+    deadline_ms: int = 0
+    """End of the run's ``timeout_s``; 0 is none."""
+    ended_ms: int = 0
+    steps: dict[str, StepEntry] = {}
+    signals: dict[str, tuple[int, ...]] = {}
+    """Signals that no step has consumed: name to event sequences, oldest first."""
+    signals_received: int = 0
+    """Signals counted so far, each once."""
+    signal_ids: tuple[str, ...] = ()
+    """Newest ids chosen by senders, to recognise a repeated signal."""
+    applied: tuple[str, ...] = ()
+    """Ids of events that are not idempotent by nature and were applied."""
+    applied_below: int = 0
+    """Every such event below this sequence was applied too, and its id forgotten."""
+    metadata: dict[str, str] = {}
+    write: str = ""
+    """Nonce of the write: recognises a compare-and-set whose acknowledgement was lost."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when the status can change no more."""
+        return self.status in TERMINAL

@@ -1,0 +1,197 @@
+"""Every stream, bucket, subject, consumer and message id, built in this one file.
+
+    <ns>_EVENTS   <ns>.evt.<domain>.<partition>.<run>          inputs: the run's history
+    KV_<ns>_steps $KV.<ns>_steps.<domain>.<run>.<step>.t.<type>  register of a step
+                  $KV.<ns>_steps.<domain>.<run>.<step>.c         its checkpoint
+    KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
+    <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
+    <ns>_DEAD     <ns>.dead.<workflow>.<run>
+    core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
+
+Nothing else in the code base may spell a subject. Ids are validated at the edge
+(``ids.py``), so no token here can hold a dot or a wildcard.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+MAIN_DOMAIN = "main"
+DEFAULT_NAMESPACE = "treadle"
+
+
+@dataclass(frozen=True, slots=True)
+class EventAddress:
+    """The parts of an event's or a timer's subject."""
+
+    domain: str
+    partition: int
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterAddress:
+    """The parts of a register's subject."""
+
+    domain: str
+    run: str
+    step: str
+    type: str
+
+
+class Subjects:
+    """All names of one namespace."""
+
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE, partitions: int = 1) -> None:
+        self.namespace = namespace
+        self.partitions = partitions
+        ns = namespace
+        self.events_stream = f"{ns}_EVENTS"
+        self.timers_stream = f"{ns}_TIMERS"
+        self.dead_stream = f"{ns}_DEAD"
+        self.steps_bucket = f"{ns}_steps"
+        self.runs_bucket = f"{ns}_runs"
+        self.workflows_bucket = f"{ns}_workflows"
+        self.workers_bucket = f"{ns}_workers"
+        self.steps_stream = f"KV_{self.steps_bucket}"
+        self.runs_stream = f"KV_{self.runs_bucket}"
+        self.workflows_stream = f"KV_{self.workflows_bucket}"
+        self.workers_stream = f"KV_{self.workers_bucket}"
+        self.all_events = f"{ns}.evt.>"
+        self.all_timers = f"{ns}.tmr.>"
+        self.all_fired = f"{ns}.fire.>"
+        self.all_dead = f"{ns}.dead.>"
+        self.all_beats = f"{ns}.beat.*"
+        self.all_cancels = f"{ns}.ctl.*"
+        self.all_steps = f"$KV.{self.steps_bucket}.>"
+        self.all_runs = f"$KV.{self.runs_bucket}.>"
+        self.all_workflows = f"$KV.{self.workflows_bucket}.>"
+        self.all_workers = f"$KV.{self.workers_bucket}.>"
+
+    # ---------------------------------------------------------------- events and timers
+
+    def partition(self, run: str) -> int:
+        """Return the partition of a run: crc32 of its id, modulo the partitions."""
+        return zlib.crc32(run.encode()) % self.partitions
+
+    def event(self, run: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"{self.namespace}.evt.{domain}.{self.partition(run)}.{run}"
+
+    def events_of_run(self, run: str) -> str:
+        return f"{self.namespace}.evt.*.{self.partition(run)}.{run}"
+
+    def events_of_partition(self, partition: int) -> str:
+        return f"{self.namespace}.evt.*.{partition}.*"
+
+    def fired_of_partition(self, partition: int) -> str:
+        return f"{self.namespace}.fire.{partition}.*.*"
+
+    def timer(self, run: str, timer_id: str) -> str:
+        return f"{self.namespace}.tmr.{run}.{timer_id}"
+
+    def timers_of_run(self, run: str) -> str:
+        return f"{self.namespace}.tmr.{run}.*"
+
+    def fired(self, run: str, timer_id: str) -> str:
+        return f"{self.namespace}.fire.{self.partition(run)}.{run}.{timer_id}"
+
+    def fired_of_run(self, run: str) -> str:
+        return f"{self.namespace}.fire.{self.partition(run)}.{run}.*"
+
+    def parse_event(self, subject: str) -> EventAddress:
+        """Split an event's or a fired timer's subject; raise ``ValueError`` if it is neither."""
+        parts = subject[len(self.namespace) + 1 :].split(".")
+        match parts:
+            case ["evt", domain, partition, run]:
+                return EventAddress(domain, int(partition), run)
+            case ["fire", partition, run, _]:
+                return EventAddress(MAIN_DOMAIN, int(partition), run)
+            case _:
+                raise ValueError(f"not an event subject: {subject!r}")
+
+    # ---------------------------------------------------------------- registers, checkpoints
+
+    def register(self, run: str, step: str, task_type: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.t.{task_type}"
+
+    def checkpoint(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.c"
+
+    def pair(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
+        """The one filter under which all writers of a register and its checkpoint fence.
+
+        R3 compares in-flight writes by this string, so it must be byte-identical everywhere.
+        """
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.>"
+
+    def steps_of_run(self, run: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.>"
+
+    def registers_of_type(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.*.*.t.{task_type}"
+
+    def parse_register(self, subject: str) -> RegisterAddress:
+        """Split a register's subject; raise ``ValueError`` if it is none."""
+        parts = subject.split(".")
+        if len(parts) != 7 or parts[5] != "t":
+            raise ValueError(f"not a register subject: {subject!r}")
+        return RegisterAddress(parts[2], parts[3], parts[4], parts[6])
+
+    # ---------------------------------------------------------------- other buckets
+
+    def run_document(self, run: str) -> str:
+        return f"$KV.{self.runs_bucket}.{run}"
+
+    def workflow_version(self, name: str, content_hash: str) -> str:
+        return f"$KV.{self.workflows_bucket}.{name}.v.{content_hash}"
+
+    def workflow_versions(self, name: str) -> str:
+        return f"$KV.{self.workflows_bucket}.{name}.v.*"
+
+    def workflow_latest(self, name: str) -> str:
+        return f"$KV.{self.workflows_bucket}.{name}.latest"
+
+    def all_workflow_latest(self) -> str:
+        return f"$KV.{self.workflows_bucket}.*.latest"
+
+    def worker(self, incarnation: str) -> str:
+        return f"$KV.{self.workers_bucket}.{incarnation}"
+
+    def settings(self) -> str:
+        """Key of the namespace's settings (partitions), in the workflows bucket."""
+        return f"$KV.{self.workflows_bucket}._namespace"
+
+    def dead(self, workflow: str, run: str) -> str:
+        return f"{self.namespace}.dead.{workflow or '_'}.{run}"
+
+    # ---------------------------------------------------------------- core NATS
+
+    def beat(self, incarnation: str) -> str:
+        return f"{self.namespace}.beat.{incarnation}"
+
+    def cancel(self, run: str) -> str:
+        return f"{self.namespace}.ctl.{run}"
+
+    # ---------------------------------------------------------------- consumers, message ids
+
+    def engine_consumer(self, partition: int) -> str:
+        return f"engine-{partition}"
+
+    def worker_consumer(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"worker-{domain}-{task_type}"
+
+
+def settle_id(run: str, step: str, iteration: int, verb: str, nonce: str) -> str:
+    """Message id of a settle; the nonce is fresh per execution."""
+    return f"{run}:{step}:{iteration}:{verb}:{nonce}"
+
+
+def task_id(run: str, step: str, iteration: int, attempt: int, parent: str) -> str:
+    """Message id of a register write; the parent makes a second legitimate write distinct."""
+    return f"{run}:{step}:{iteration}:{attempt}:{parent}"
+
+
+def request_id(run: str, verb: str, nonce: str) -> str:
+    """Message id of what a client asks of a run; the nonce is fresh per call, not per try."""
+    return f"{run}:{verb}:{nonce}"
