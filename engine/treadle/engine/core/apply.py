@@ -1,0 +1,266 @@
+"""One run: its document and an event give the next document.
+
+    (nothing) ──RunRequested──> running ──every step completed──> completed
+    running ──a step failed, the run's deadline──> failed
+    running | parked ──CancelRequested──> cancelled
+    running <──StepResumed── parked <──StepParked, nothing active── running
+
+This is the only door to a run document. An event that changes nothing (it was applied before,
+it comes after the end, its step is not where it would have to be) returns the same object.
+What has to be done about a document is a function of the document: see ``effects.py``.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.moment import Moment
+from treadle.engine.core.plan import Plan
+from treadle.engine.core.signals import consume, receive
+from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.messages import CancelRequested, Failure, RunRequested, SignalReceived, TimerFired
+from treadle.sdk.run import RunDocument, StepEntry
+
+RunEvent = (
+    RunRequested
+    | SignalReceived
+    | CancelRequested
+    | TimerFired
+    | StepEnded
+    | StepParked
+    | StepResumed
+)
+
+
+def request(plan: Plan | None, event: RunRequested, moment: Moment, domain: str) -> RunDocument:
+    """Return the first document of a run; failed at once if its workflow is not known."""
+    run = RunDocument(
+        run=moment.run,
+        workflow=event.workflow,
+        definition=event.definition,
+        domain=domain,
+        requested=moment.sequence,
+        requested_ms=moment.ms,
+        metadata=event.metadata,
+    )
+    if plan is None:
+        failure = Failure(
+            "unknown_workflow",
+            f"workflow {event.workflow!r} version {event.definition!r} is not registered; "
+            "register it and start the run under another id",
+            retryable=False,
+        )
+        return _end(run, "failed", moment, failure=failure)
+    if plan.definition.timeout_s > 0:
+        deadline_ms = moment.ms + round(plan.definition.timeout_s * 1000)
+        run = msgspec.structs.replace(run, deadline_ms=deadline_ms)
+    return _activate(plan, run, plan.roots, moment)
+
+
+def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunDocument:
+    """Return the run's next document, or the same object when the event changes nothing."""
+    if run.is_terminal:
+        return run
+    match event:
+        case RunRequested():
+            return run
+        case SignalReceived():
+            return _signal(plan, run, event, moment)
+        case CancelRequested():
+            failure = Failure("cancelled", event.reason, retryable=False)
+            return _end(run, "cancelled", moment, failure=failure)
+        case TimerFired():
+            return _timer(run, event, moment, plan)
+        case StepEnded():
+            return _step_ended(plan, run, event, moment)
+        case StepParked():
+            return _step_parked(run, event, moment)
+        case StepResumed():
+            return _step_resumed(run, event)
+        case _:
+            assert_never(event)
+
+
+def forget_applied(run: RunDocument, below: int) -> RunDocument:
+    """Replace applied ids below the consumer's ack floor by the floor itself.
+
+    Their events cannot return, unless the consumer is made anew; then the floor still knows them.
+    """
+    kept = tuple(event for event in run.applied if int(event[1:]) >= below)
+    if len(kept) == len(run.applied):
+        return run
+    return msgspec.structs.replace(run, applied=kept, applied_below=below)
+
+
+# ------------------------------------------------------------------ steps
+
+
+def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) -> RunDocument:
+    entry = run.steps.get(event.step)
+    if entry is None or entry.status not in ("active", "parked"):
+        return run
+    if event.outcome == "cancelled":
+        return run
+    done = StepEntry(
+        status=event.outcome,
+        iterations=event.iterations,
+        started_ms=entry.started_ms,
+        ended_ms=moment.ms,
+        event=event.event,
+        failure=event.failure,
+        position=event.position,
+    )
+    run = _with_step(run, event.step, done)
+    if event.outcome == "failed":
+        return _end(run, "failed", moment, failure=event.failure, step=event.step)
+    return _completed(plan, run, event.step, moment)
+
+
+def _completed(plan: Plan, run: RunDocument, step_id: str, moment: Moment) -> RunDocument:
+    """Activate what waited for a completed step; complete the run after the last one."""
+    run = _activate(plan, run, plan.dependents[step_id], moment)
+    if len(run.steps) == len(plan.steps) and all(
+        entry.status == "completed" for entry in run.steps.values()
+    ):
+        return _end(run, "completed", moment)
+    return _settle_status(run)
+
+
+def _activate(
+    plan: Plan, run: RunDocument, candidates: tuple[Step, ...], moment: Moment
+) -> RunDocument:
+    """Start the candidates whose dependencies have completed.
+
+    A signal that came early completes its step at once, which may start others: a loop and not
+    a recursion, because a thousand such steps may stand in a row.
+    """
+    entry = StepEntry(status="active", started_ms=moment.ms, event=moment.id)
+    while ready := {step.id: step for step in candidates if _is_ready(run, step)}:
+        entries = dict.fromkeys(ready, entry)
+        run = msgspec.structs.replace(run, steps={**run.steps, **entries})
+        candidates = ()
+        for step in ready.values():
+            if isinstance(step, SignalStep) and step.signal in run.signals:
+                run = consume(run, step, moment)
+                candidates += plan.dependents[step.id]
+    return run
+
+
+def _is_ready(run: RunDocument, step: Step) -> bool:
+    if step.id in run.steps:
+        return False
+    before = (run.steps.get(step_id) for step_id in step.after)
+    return all(entry is not None and entry.status == "completed" for entry in before)
+
+
+def _step_parked(run: RunDocument, event: StepParked, moment: Moment) -> RunDocument:
+    entry = run.steps.get(event.step)
+    if entry is None or entry.status not in ("active", "parked"):
+        return run
+    if event.position <= entry.position:
+        return run
+    failure = Failure(event.reason, "parked; resume it with a raised bound", retryable=False)
+    parked = StepEntry(
+        status="parked",
+        iterations=event.iterations,
+        started_ms=entry.started_ms,
+        event=event.event,
+        failure=failure,
+        position=event.position,
+    )
+    return _settle_status(_with_step(run, event.step, parked))
+
+
+def _step_resumed(run: RunDocument, event: StepResumed) -> RunDocument:
+    entry = run.steps.get(event.step)
+    if entry is None or entry.status not in ("active", "parked"):
+        return run
+    if event.position <= entry.position:
+        return run
+    active = StepEntry(
+        status="active",
+        started_ms=entry.started_ms,
+        event=event.event,
+        position=event.position,
+    )
+    return _settle_status(_with_step(run, event.step, active))
+
+
+def _with_step(run: RunDocument, step_id: str, entry: StepEntry) -> RunDocument:
+    return msgspec.structs.replace(run, steps={**run.steps, step_id: entry})
+
+
+def _settle_status(run: RunDocument) -> RunDocument:
+    """Parked when a step is parked and none is active; running otherwise."""
+    statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
+    if "active" in statuses or "parked" not in statuses:
+        if run.status == "running":
+            return run
+        return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
+    parked = statuses["parked"]
+    failure = run.steps[parked].failure
+    return msgspec.structs.replace(run, status="parked", failure=failure, failed_step=parked)
+
+
+# ------------------------------------------------------------------ signals, timers, the end
+
+
+def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment) -> RunDocument:
+    received = receive(run, event, moment)
+    if received is run:
+        return run
+    for step in plan.steps.values():
+        if not isinstance(step, SignalStep) or step.signal != event.name:
+            continue
+        entry = received.steps.get(step.id)
+        if entry is not None and entry.status == "active":
+            return _completed(plan, consume(received, step, moment), step.id, moment)
+    return received
+
+
+def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> RunDocument:
+    if event.kind == "run_deadline":
+        if not run.deadline_ms or moment.ms < run.deadline_ms:
+            return run
+        failure = Failure(
+            "run_timeout",
+            f"the run was not finished {plan.definition.timeout_s:g} s after its request",
+            retryable=False,
+        )
+        return _end(run, "failed", moment, failure=failure)
+    step = plan.steps.get(event.step)
+    entry = run.steps.get(event.step)
+    if not isinstance(step, SignalStep) or entry is None or entry.status != "active":
+        return run
+    if not step.timeout_s or moment.ms < entry.started_ms + round(step.timeout_s * 1000):
+        return run
+    failure = Failure(
+        "timeout", f"signal {step.signal!r} did not come within {step.timeout_s:g} s", False
+    )
+    ended = StepEnded(step.id, "failed", 0, failure, moment.id)
+    return _step_ended(plan, run, ended, moment)
+
+
+def _end(
+    run: RunDocument,
+    status: str,
+    moment: Moment,
+    *,
+    failure: Failure | None = None,
+    step: str = "",
+) -> RunDocument:
+    """Move the run to its terminal status; steps under way become cancelled."""
+    steps = {
+        step_id: (
+            msgspec.structs.replace(entry, status="cancelled", ended_ms=moment.ms)
+            if entry.status in ("active", "parked")
+            else entry
+        )
+        for step_id, entry in run.steps.items()
+    }
+    return msgspec.structs.replace(
+        run, status=status, failure=failure, failed_step=step, ended_ms=moment.ms, steps=steps
+    )

@@ -1,0 +1,204 @@
+"""The bounds of a loop: when one is reached, and what that does to the step.
+
+A bound never destroys work: the failing end keeps the last output, ``wrap_up`` gives one more
+iteration to put the result together, ``park`` keeps the whole state until it is resumed.
+Every one of them, deadline or iteration count, goes through ``limit``.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from treadle.engine.core.moment import Moment
+from treadle.sdk.definition import AgentLoopStep, TaskStep
+from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    Failure,
+    Inline,
+    LiveRegister,
+    Outcome,
+    Parked,
+    Register,
+    ResumeRequested,
+    Sleeping,
+    Task,
+)
+
+WRAP_UP_MS = 300_000
+"""A wrapping-up iteration has its own timeout and five minutes on top: a reached bound still
+bounds, and waiting for a worker, or losing one, does not use up the last iteration."""
+
+MAX_ITERATIONS = "max_iterations"
+MAX_DURATION = "max_duration"
+
+
+def task_of(register: LiveRegister) -> Task:
+    """Return the task inside a live register."""
+    match register:
+        case Task():
+            return register
+        case Delayed() | Sleeping() | Parked():
+            return register.task
+        case _:
+            assert_never(register)
+
+
+def reached(task: Task, now_ms: int) -> str:
+    """Return the name of the bound that forbids this task to be dispatched, or ''."""
+    if task.wrap_up:
+        return task.wrap_up
+    if task.iteration >= task.max_iterations:
+        return MAX_ITERATIONS
+    if task.deadline_ms and now_ms >= task.deadline_ms:
+        return MAX_DURATION
+    return ""
+
+
+def limit(
+    step: TaskStep | AgentLoopStep,
+    task: Task,
+    reason: str,
+    moment: Moment,
+    *,
+    is_executing: bool = False,
+) -> Register:
+    """Return what a reached bound makes of the step. ``task`` is the one it stops.
+
+    ``is_executing`` says that the task was given out: its execution is fenced off, whatever it
+    saved has to be read, and the next execution of that iteration is another attempt.
+    """
+    on_limit = step.on_limit if isinstance(step, AgentLoopStep) else "fail"
+    if task.wrap_up:
+        on_limit = "fail"
+    following = task
+    if is_executing:
+        following = msgspec.structs.replace(task, attempt=task.attempt + 1, checkpoint=-1)
+    match on_limit:
+        case "fail":
+            failure = Failure(reason, _explain(task, reason), retryable=False)
+            output = _last_output(task)
+            return ended(task, moment, "failed", task.iteration, output=output, failure=failure)
+        case "wrap_up":
+            return msgspec.structs.replace(
+                following,
+                parent=moment.id,
+                wrap_up=reason,
+                failures=0,
+                losses=0,
+                deadline_ms=moment.ms + task.timeout_ms + WRAP_UP_MS,
+            )
+        case "park":
+            return Parked(parent=moment.id, task=following, reason=reason, parked_ms=moment.ms)
+        case _:
+            assert_never(on_limit)
+
+
+def deadline(step: TaskStep | AgentLoopStep, register: LiveRegister, moment: Moment) -> Register:
+    """Return what the fired deadline makes of a live register, whatever it is doing."""
+    task = task_of(register)
+    if isinstance(register, Parked) or not task.deadline_ms or moment.ms < task.deadline_ms:
+        return register
+    is_executing = isinstance(register, Task)
+    return limit(step, task, task.wrap_up or MAX_DURATION, moment, is_executing=is_executing)
+
+
+def wrap_up_failed(task: Task, moment: Moment, failure: Failure) -> Ended:
+    """Return the end of a step whose wrapping-up iteration failed: the bound is the cause."""
+    text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure.type}: {failure.message}"
+    cause = Failure(task.wrap_up, text, retryable=False, traceback=failure.traceback)
+    output = _last_output(task)
+    return ended(task, moment, "failed", task.iteration, output=output, failure=cause)
+
+
+def resume(
+    step: TaskStep | AgentLoopStep, register: LiveRegister, event: ResumeRequested, moment: Moment
+) -> Register:
+    """Return the parked task with raised bounds; unchanged if a bound would stop it again.
+
+    Bounds are raised, never lowered. Time spent parked does not count: the deadline moves by as
+    much. The failures of the iteration still count: no bound of the loop caused them.
+    """
+    if not isinstance(register, Parked) or event.step not in ("", step.id):
+        return register
+    if _is_older(moment, register):
+        return register
+    task = register.task
+    parked_ms = task.parked_ms + max(0, moment.ms - register.parked_ms)
+    raised = msgspec.structs.replace(
+        task,
+        parent=moment.id,
+        max_iterations=_raised(
+            task.max_iterations, event.max_iterations, event.add_iterations, ITERATIONS_MAX
+        ),
+        parked_ms=parked_ms,
+        deadline_ms=_raised_deadline(task, event, parked_ms),
+    )
+    return register if reached(raised, moment.ms) else raised
+
+
+def _is_older(moment: Moment, parked: Parked) -> bool:
+    """True for a resume that was stored before the step parked: it meant an earlier parking.
+
+    Delivered again after the step went on and parked once more, it would raise the bound twice.
+    """
+    if parked.parent[0] == moment.id[0]:
+        return moment.sequence < int(parked.parent[1:])
+    return moment.ms < parked.parked_ms
+
+
+def _raised(present: int, to: int, by: int, most: int) -> int:
+    return max(present, min(max(present, to) + max(0, by), most))
+
+
+def _raised_deadline(task: Task, event: ResumeRequested, parked_ms: int) -> int:
+    duration_ms = task.deadline_ms - task.parked_ms - task.started_ms if task.deadline_ms else 0
+    if not duration_ms and not event.max_duration_ms:
+        return 0
+    raised_ms = _raised(
+        duration_ms, event.max_duration_ms, event.add_duration_ms, DURATION_S_MAX * 1000
+    )
+    return task.started_ms + raised_ms + parked_ms
+
+
+def _last_output(task: Task) -> msgspec.Raw | None:
+    """The output of the last committed iteration, which is the input of this one."""
+    return task.input.value if task.iteration and isinstance(task.input, Inline) else None
+
+
+def ended(
+    task: Task,
+    moment: Moment,
+    outcome: Outcome,
+    iterations: int,
+    *,
+    output: msgspec.Raw | None = None,
+    failure: Failure | None = None,
+) -> Ended:
+    """Return the value that ends a step, whatever ended it."""
+    return Ended(
+        parent=moment.id,
+        outcome=outcome,
+        iterations=iterations,
+        attempt=task.attempt,
+        output=output if output is not None else msgspec.Raw(b"null"),
+        failure=failure,
+        started_ms=task.started_ms,
+        ended_ms=moment.ms,
+    )
+
+
+def _explain(task: Task, reason: str) -> str:
+    match reason:
+        case "max_iterations":
+            return f"the loop took all of its {task.max_iterations} iterations without completing"
+        case "max_duration":
+            return (
+                f"the loop was still running at its max_duration, in iteration {task.iteration} "
+                f"of at most {task.max_iterations}"
+            )
+        case _:
+            return f"the loop reached its bound {reason}"

@@ -1,0 +1,168 @@
+"""What has to be true outside, given a document or a register as it stands.
+
+Effects are a function of the state, not of the event that led there. Whoever finds a state,
+for the first time or the tenth, drives all of its effects; each is idempotent. That is why a
+crash between the state and its effects loses nothing, and why "it was applied before" is never
+a reason to skip them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from treadle.engine.core.bounds import task_of
+from treadle.engine.core.moment import Moment
+from treadle.engine.core.plan import Plan
+from treadle.sdk.definition import AgentLoopStep, SignalStep, TaskStep
+from treadle.sdk.messages import (
+    Ended,
+    Failure,
+    Parked,
+    Register,
+    Sleeping,
+    Task,
+    TaskInput,
+    TimerFired,
+)
+from treadle.sdk.run import RunDocument
+
+
+class CreateRegister(msgspec.Struct, frozen=True):
+    """The step is active: its register has to exist."""
+
+    step: str
+
+
+class EndRegister(msgspec.Struct, frozen=True):
+    """The run ended while the step was under way: its register has to hold ``Ended``."""
+
+    step: str
+    failure: Failure
+
+
+class SetTimer(msgspec.Struct, frozen=True):
+    """A schedule has to fire at ``due_ms``; setting it again replaces it."""
+
+    id: str
+    due_ms: int
+    event: TimerFired
+
+
+class ClearTimers(msgspec.Struct, frozen=True):
+    """The run ended: its schedules may go."""
+
+
+class NotifyCancel(msgspec.Struct, frozen=True):
+    """Workers that execute tasks of this run should stop."""
+
+    reason: str
+
+
+Command = CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel
+
+
+def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
+    """Return every effect of a run document as it stands."""
+    if run.is_terminal:
+        return tuple(_of_ended_run(plan, run))
+    assert plan is not None
+    commands: list[Command] = []
+    if run.deadline_ms:
+        commands.append(SetTimer("run", run.deadline_ms, TimerFired(kind="run_deadline")))
+    for step_id, entry in run.steps.items():
+        if entry.status != "active":
+            continue
+        step = plan.steps[step_id]
+        if not isinstance(step, SignalStep):
+            commands.append(CreateRegister(step_id))
+        elif step.timeout_s > 0:
+            due_ms = entry.started_ms + round(step.timeout_s * 1000)
+            commands.append(_step_timer("d", "step_deadline", step_id, "", due_ms))
+    return tuple(commands)
+
+
+def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
+    commands: list[Command] = []
+    if plan is None:
+        return commands
+    reason = run.failure.type if run.failure else run.status
+    failure = Failure("cancelled", f"the run ended: {reason}", retryable=False)
+    for step_id, entry in run.steps.items():
+        if entry.status == "cancelled" and not isinstance(plan.steps[step_id], SignalStep):
+            commands.append(EndRegister(step_id, failure))
+    if commands:
+        commands.append(NotifyCancel(reason))
+    if plan.may_set_timers:
+        commands.append(ClearTimers())
+    return commands
+
+
+def of_register(step_id: str, task_type: str, register: Register) -> tuple[SetTimer, ...]:
+    """Return every effect of a register as it stands: its deadline and its wake-up."""
+    if isinstance(register, Ended | Parked):
+        return ()
+    timers: list[SetTimer] = []
+    deadline_ms = task_of(register).deadline_ms
+    if deadline_ms:
+        timers.append(_step_timer("d", "step_deadline", step_id, task_type, deadline_ms))
+    if isinstance(register, Sleeping):
+        timers.append(_step_timer("w", "wake", step_id, task_type, register.due_ms))
+    return tuple(timers)
+
+
+def _step_timer(
+    letter: str,
+    kind: Literal["step_deadline", "wake"],
+    step_id: str,
+    task_type: str,
+    due_ms: int,
+) -> SetTimer:
+    fired = TimerFired(kind=kind, step=step_id, type=task_type, due_ms=due_ms)
+    return SetTimer(f"{letter}-{step_id}", due_ms, fired)
+
+
+def first_task(
+    plan: Plan, run: RunDocument, step: TaskStep | AgentLoopStep, task_input: TaskInput
+) -> Task:
+    """Return the first value of an active step's register.
+
+    ``max_duration`` counts from here: the time of the event that made the step active.
+    """
+    entry = run.steps[step.id]
+    task = Task(
+        parent=entry.event,
+        workflow=run.workflow,
+        definition=plan.hash,
+        input=task_input,
+        started_ms=entry.started_ms,
+        timeout_ms=round(step.timeout_s * 1000),
+    )
+    if isinstance(step, TaskStep):
+        return task
+    duration_ms = round(step.max_duration_s * 1000)
+    return msgspec.structs.replace(
+        task,
+        loop=True,
+        max_iterations=step.max_iterations,
+        deadline_ms=entry.started_ms + duration_ms if duration_ms else 0,
+        budget_warn_at=step.budget_warn_at,
+        budget_force_at=step.budget_force_at,
+    )
+
+
+def cancelled(register: Register | None, failure: Failure, moment: Moment) -> Ended:
+    """Return the ``Ended`` that closes a register whatever it holds, or if it does not exist."""
+    if isinstance(register, Ended):
+        return register
+    task = task_of(register) if register is not None else None
+    return Ended(
+        parent=moment.id,
+        outcome="cancelled",
+        iterations=task.iteration if task else 0,
+        attempt=task.attempt if task else 1,
+        failure=failure,
+        started_ms=task.started_ms if task else 0,
+        ended_ms=moment.ms,
+    )
