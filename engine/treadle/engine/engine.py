@@ -1,0 +1,168 @@
+"""The engine process: wires the parts, pulls events, and stops gracefully.
+
+Any number of engines share the same consumers. None is a leader, none keeps in memory what
+another could not read, and one that dies leaves its un-acked events to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from treadle.engine.core.moment import Moment
+from treadle.engine.dead_letters import DeadLetters
+from treadle.engine.definitions import Definitions
+from treadle.engine.documents import Documents
+from treadle.engine.driver import Driver
+from treadle.engine.floor import AckFloor
+from treadle.engine.inputs import Inputs
+from treadle.engine.intake import Intake
+from treadle.engine.registers import Registers
+from treadle.engine.runs import Runs
+from treadle.engine.steps import Steps
+from treadle.engine.takeover import Takeover
+from treadle.engine.timers import Timers
+from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
+from treadle.sdk.bus.connection import Connection
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.bus.puller import Delivery, Puller
+from treadle.sdk.ids import new_nonce
+from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import Subjects
+
+EVENTS_IN_HAND_MAX = 1024
+"""Events an engine takes at once: enough to fold and to hide round trips, few enough that a
+killed engine leaves little to redo."""
+DRAIN_S = 10.0
+
+_log = logging.getLogger("treadle.engine")
+
+
+class Engine:
+    """One engine; ``run`` returns after ``stop``.
+
+    ``partitions`` counts only for the engine that sets the namespace up; 0 takes what is there.
+    ``replicas`` is the number of servers that hold each stream, for streams it creates.
+    ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str = "",
+        partitions: int = 0,
+        replicas: int = 1,
+        event_ack_wait_s: float = EVENT_ACK_WAIT_S,
+    ) -> None:
+        self._settings = settings
+        self._name = name or f"engine-{new_nonce()}"
+        self._partitions = partitions
+        self._replicas = replicas
+        self._event_ack_wait_s = event_ack_wait_s
+        self._pullers: list[Puller] = []
+        self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set once events are being pulled."""
+
+    def stop(self) -> None:
+        """Ask the engine to finish what it holds and return."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until ``stop``. Raises ``ServerError`` if the server cannot be used."""
+        connection = await Connection.open(self._settings, name=self._name)
+        try:
+            js = JetStream(connection, message_ids=self._settings.message_ids)
+            subjects = await self._ensure_topology(js)
+            registers = Registers(js, subjects)
+            intake = _wire(connection, js, subjects, registers)
+            takeover = Takeover(js, subjects, registers, name=self._name)
+            await self._serve(js, subjects, intake, takeover)
+        finally:
+            await connection.close()
+
+    async def _ensure_topology(self, js: JetStream) -> Subjects:
+        return await ensure_topology(
+            js,
+            self._settings,
+            partitions=self._partitions,
+            replicas=self._replicas,
+            event_ack_wait_s=self._event_ack_wait_s,
+        )
+
+    async def _serve(
+        self, js: JetStream, subjects: Subjects, intake: Intake, takeover: Takeover
+    ) -> None:
+        async def catch_up() -> None:
+            for partition in range(subjects.partitions):
+                await _catch_up(js, subjects, partition, intake)
+
+        for partition in range(subjects.partitions):
+            consumer = subjects.engine_consumer(partition)
+            await self._pull(js, subjects.events_stream, consumer, "e", intake)
+            await self._pull(js, subjects.timers_stream, consumer, "t", intake)
+        await catch_up()
+        await takeover.start(catch_up)
+        self.ready.set()
+        _log.info("engine.ready %s", self._name)
+        await self._stopping.wait()
+        for puller in self._pullers:
+            await puller.stop()
+        await intake.wait_idle(DRAIN_S)
+        await takeover.stop()
+        _log.info("engine.stopped %s", self._name)
+
+    async def _pull(
+        self, js: JetStream, stream: str, consumer: str, letter: str, intake: Intake
+    ) -> None:
+        async def recreate() -> None:
+            await self._ensure_topology(js)
+
+        def take(delivery: Delivery) -> None:
+            intake.take(letter, delivery, puller)
+
+        puller = Puller(
+            js,
+            stream,
+            consumer,
+            capacity=EVENTS_IN_HAND_MAX,
+            on_delivery=take,
+            on_missing=recreate,
+        )
+        self._pullers.append(puller)
+        await puller.start()
+
+
+def _wire(
+    connection: Connection, js: JetStream, subjects: Subjects, registers: Registers
+) -> Intake:
+    dead_letters = DeadLetters(js, subjects)
+    documents, definitions = Documents(js, subjects), Definitions(js, subjects)
+    timers = Timers(js, subjects)
+    inputs = Inputs(js, subjects, registers)
+    steps = Steps(registers, documents, definitions, timers)
+    driver = Driver(connection, subjects, registers, steps, inputs, timers)
+    floor = AckFloor(js, subjects)
+    runs = Runs(documents, registers, definitions, steps, driver, inputs, dead_letters, floor)
+    return Intake(subjects, runs, dead_letters)
+
+
+async def _catch_up(js: JetStream, subjects: Subjects, partition: int, intake: Intake) -> None:
+    """Handle the events that a dead engine may have taken and not acked.
+
+    The server delivers them again after the ack wait; reading them now costs nothing but a
+    second look at some, and spares the runs that wait for them.
+    """
+    consumer = subjects.engine_consumer(partition)
+    info = await js.api(f"CONSUMER.INFO.{subjects.events_stream}.{consumer}")
+    first = int(info["ack_floor"]["stream_seq"]) + 1
+    last = int(info["delivered"]["stream_seq"])
+    if first > last:
+        return
+    events = subjects.events_of_partition(partition)
+    async for stored in js.read(subjects.events_stream, events, start=first):
+        if stored.sequence > last:
+            break
+        moment = Moment("", f"e{stored.sequence}", stored.time_ms, stored.sequence)
+        intake.take_message(moment, stored.subject, stored.data)

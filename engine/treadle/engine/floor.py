@@ -1,0 +1,32 @@
+"""The ack floor of an event consumer: below it, no event can be delivered again."""
+
+from __future__ import annotations
+
+import time
+
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.subjects import Subjects
+
+_FRESH_S = 1.0
+
+
+class AckFloor:
+    """Asks for the floor of a run's partition, at most once a second."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._floors: dict[int, tuple[float, int]] = {}
+
+    async def of(self, run: str) -> int:
+        """Return the sequence below which every event of the run's partition is acked."""
+        partition = self._subjects.partition(run)
+        read_at, floor = self._floors.get(partition, (0.0, 0))
+        now = time.monotonic()
+        if now - read_at < _FRESH_S:
+            return floor
+        name = self._subjects.engine_consumer(partition)
+        info = await self._js.api(f"CONSUMER.INFO.{self._subjects.events_stream}.{name}")
+        floor = int(info["ack_floor"]["stream_seq"]) + 1
+        self._floors[partition] = (now, floor)
+        return floor

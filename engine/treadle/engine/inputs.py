@@ -1,0 +1,131 @@
+"""The input of a step's first task: the run's own, or the outputs of the steps before it.
+
+Small inputs are copied into the task; large ones are referred to, so that a wide fan-in or a
+fan-out of a big input neither meets the largest message nor is written many times.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from treadle.engine.core.plan import Plan
+from treadle.engine.registers import Registers
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.errors import InvariantError
+from treadle.sdk.messages import (
+    Ended,
+    FromRun,
+    FromSteps,
+    Inline,
+    RunRequested,
+    SignalReceived,
+    TaskInput,
+)
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import RegisterAddress, Subjects
+
+INLINE_BYTES_MAX = 64 * 1024
+"""Inputs up to this size travel inside the task; larger ones are read by the worker."""
+
+_OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
+"""Outputs an engine keeps in memory, because the step after them usually comes at once."""
+
+_client_event = msgspec.json.Decoder(RunRequested | SignalReceived)
+
+
+class Outputs:
+    """Recent payloads by key, bounded by their size."""
+
+    def __init__(self, bytes_max: int = _OUTPUTS_BYTES_MAX) -> None:
+        self._values: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def put(self, key: str, value: msgspec.Raw | bytes) -> None:
+        """Keep a payload; the oldest go when there are too many."""
+        data = bytes(value)
+        old = self._values.pop(key, None)
+        self._bytes += len(data) - (len(old) if old is not None else 0)
+        self._values[key] = data
+        while self._bytes > self._bytes_max:
+            _, gone = self._values.popitem(last=False)
+            self._bytes -= len(gone)
+
+    def get(self, key: str) -> bytes | None:
+        """Return a kept payload."""
+        return self._values.get(key)
+
+
+class Inputs:
+    """Builds task inputs."""
+
+    def __init__(self, js: JetStream, subjects: Subjects, registers: Registers) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._registers = registers
+        self.outputs = Outputs()
+
+    async def of_step(self, plan: Plan, run: RunDocument, step: Step) -> TaskInput:
+        """Return the input of a step whose dependencies have all completed."""
+        if not step.after:
+            value = await self._event_payload(run.requested)
+            if len(value) > INLINE_BYTES_MAX:
+                return FromRun(run.requested)
+            return Inline(msgspec.Raw(value))
+        values = {dep: await self._output(plan, run, dep) for dep in step.after}
+        single = len(step.after) == 1
+        if sum(map(len, values.values())) > INLINE_BYTES_MAX:
+            return _references(plan, run, step, single)
+        if single:
+            return Inline(msgspec.Raw(values[step.after[0]]))
+        return Inline(msgspec.Raw(join_object(values)))
+
+    async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
+        step = plan.steps[step_id]
+        if isinstance(step, SignalStep):
+            return await self._event_payload(int(run.steps[step_id].event[1:]))
+        address = RegisterAddress(run.domain, run.run, step_id, step.type)
+        key = self._registers.subject(address)
+        kept = self.outputs.get(key)
+        if kept is not None:
+            return kept
+        placed = await self._registers.read(address)
+        if placed is None or not isinstance(placed.register, Ended):
+            raise InvariantError(f"run {run.run!r}: completed step {step_id!r} has no output")
+        self._registers.forget(address)
+        self.outputs.put(key, placed.register.output)
+        return bytes(placed.register.output)
+
+    async def _event_payload(self, sequence: int) -> bytes:
+        key = f"e{sequence}"
+        kept = self.outputs.get(key)
+        if kept is not None:
+            return kept
+        stored = await self._js.get(self._subjects.events_stream, sequence)
+        if stored is None:
+            raise InvariantError(f"event {sequence} is gone from {self._subjects.events_stream}")
+        event = _client_event.decode(stored.data)
+        payload = event.input if isinstance(event, RunRequested) else event.payload
+        self.outputs.put(key, payload)
+        return bytes(payload)
+
+
+def join_object(values: dict[str, bytes]) -> bytes:
+    """Return a JSON object of encoded values; ids need no escaping."""
+    return b"{" + b",".join(b'"%b":%b' % (k.encode(), v) for k, v in values.items()) + b"}"
+
+
+def _references(plan: Plan, run: RunDocument, step: Step, single: bool) -> FromSteps:
+    types: dict[str, str] = {}
+    sequences: dict[str, int] = {}
+    for dep in step.after:
+        before = plan.steps[dep]
+        if isinstance(before, SignalStep):
+            types[dep] = ""
+            sequences[dep] = int(run.steps[dep].event[1:])
+        else:
+            types[dep] = before.type
+    return FromSteps(types, sequences, single)

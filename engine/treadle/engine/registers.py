@@ -1,0 +1,162 @@
+"""Registers on JetStream: read, create, move and end them by compare-and-set.
+
+All writers of a step's register and checkpoint expect the newest sequence under one filter,
+``subjects.pair``. This file owns what a refusal or a silence means:
+
+    10164               another write is in flight: try again
+    10071, no answer    read the newest of the pair first, the register second, then decide:
+                        parent is ours -> it is stored (what stands counts, not what was meant)
+                        the token moved -> fenced
+                        only the checkpoint moved -> a conflict of two executors of one token
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import msgspec
+
+from treadle.engine.core.advance import Placed
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import JetStream, Refused
+from treadle.sdk.messages import Ended, Register, Task
+from treadle.sdk.subjects import RegisterAddress, Subjects, task_id
+
+HEADS_MAX = 200_000
+"""Registers whose newest value an engine remembers; the oldest are read again when needed."""
+
+_IN_FLIGHT = 10164
+_RETRY_S = 0.005
+_SILENCE_RETRY_S = 0.05
+
+_decoder = msgspec.json.Decoder(Register)
+_encoder = msgspec.json.Encoder()
+
+
+class Moved(NamedTuple):
+    """The register holds the value of this event: what stands, at its sequence."""
+
+    placed: Placed
+
+
+class Fenced(NamedTuple):
+    """The register left the token: the event came late."""
+
+    head: Placed | None
+
+
+class Conflict(NamedTuple):
+    """The token stands, but another execution of it has saved a checkpoint."""
+
+    head: Placed
+
+
+class Registers:
+    """The registers of a namespace, with the heads this engine has written or read."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._heads: dict[str, Placed] = {}
+
+    def subject(self, address: RegisterAddress) -> str:
+        """Return the register's subject."""
+        return self._subjects.register(address.run, address.step, address.type, address.domain)
+
+    def known(self, address: RegisterAddress) -> Placed | None:
+        """Return the newest value this engine knows, which may be old; None if it knows none."""
+        return self._heads.get(self.subject(address))
+
+    def known_tasks(self) -> list[tuple[str, int]]:
+        """Return subject and token of every task this engine believes to be given out."""
+        return [
+            (subject, placed.sequence)
+            for subject, placed in self._heads.items()
+            if isinstance(placed.register, Task)
+        ]
+
+    def forget(self, address: RegisterAddress) -> None:
+        """Drop what is known of a register."""
+        self._heads.pop(self.subject(address), None)
+
+    async def read(self, address: RegisterAddress) -> Placed | None:
+        """Return the register as it stands, read from its leader; None if it does not exist."""
+        subject = self.subject(address)
+        stored = await self._js.last(self._subjects.steps_stream, subject)
+        if stored is None:
+            return None
+        placed = Placed(stored.sequence, _decoder.decode(stored.data))
+        self._remember(subject, placed)
+        return placed
+
+    async def move(
+        self,
+        address: RegisterAddress,
+        new: Register,
+        *,
+        token: int,
+        head: int,
+        follow: bool,
+    ) -> Moved | Fenced | Conflict:
+        """Store the next value if the register still holds ``token``.
+
+        ``head`` is the newest sequence of the pair that the caller knows. ``follow`` goes on
+        from whatever checkpoint was saved meanwhile; without it that is a ``Conflict``.
+        """
+        subject = self.subject(address)
+        data = _encoder.encode(new)
+        message_id = _message_id(address, new)
+        pair = self._subjects.pair(address.run, address.step, address.domain)
+        while True:
+            try:
+                answer = await self._js.attempt(
+                    subject, data, expected=head, filter=pair, message_id=message_id
+                )
+            except Unknown:
+                await asyncio.sleep(_SILENCE_RETRY_S)
+            else:
+                if not isinstance(answer, Refused):
+                    return self._moved(subject, Placed(answer, new))
+                if answer.err_code == _IN_FLIGHT:
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+            newest = await self._js.last(self._subjects.steps_stream, pair)
+            register = await self.read(address)
+            if register is not None and register.register.parent == new.parent:
+                return Moved(register)
+            if (register.sequence if register else 0) != token:
+                return Fenced(register)
+            newest_sequence = newest.sequence if newest else 0
+            if newest_sequence == head:
+                continue
+            if not follow:
+                assert register is not None
+                return Conflict(register)
+            head = newest_sequence
+
+    async def create(self, address: RegisterAddress, task: Task) -> Placed:
+        """Make the register exist; return what stands, which may be anything."""
+        outcome = await self.move(address, task, token=0, head=0, follow=False)
+        if isinstance(outcome, Moved):
+            return outcome.placed
+        assert outcome.head is not None
+        return outcome.head
+
+    def _moved(self, subject: str, placed: Placed) -> Moved:
+        self._remember(subject, placed)
+        return Moved(placed)
+
+    def _remember(self, subject: str, placed: Placed) -> None:
+        known = self._heads.get(subject)
+        if known is not None and known.sequence > placed.sequence:
+            return
+        self._heads[subject] = placed
+        if len(self._heads) > HEADS_MAX:
+            del self._heads[next(iter(self._heads))]
+
+
+def _message_id(address: RegisterAddress, register: Register) -> str:
+    task = register if isinstance(register, Task | Ended) else register.task
+    iteration = task.iterations if isinstance(task, Ended) else task.iteration
+    return task_id(address.run, address.step, iteration, task.attempt, register.parent)

@@ -1,0 +1,261 @@
+"""One run at a time: fold what is pending for it, compare-and-set, effects, ack.
+
+Always in this order. The events stay un-acked until everything they ask for is true, so a
+crash at any point is followed by the same work again, by any engine; each part of it notices
+that it was done. Two engines on one run are normal: one loses a compare-and-set and looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from treadle.engine.core.apply import RunEvent, apply, forget_applied, request
+from treadle.engine.core.moment import Moment
+from treadle.engine.core.plan import Plan
+from treadle.engine.core.signals import APPLIED_SOFT_MAX
+from treadle.engine.dead_letters import DeadLetters
+from treadle.engine.definitions import Definitions
+from treadle.engine.documents import Documents, Version
+from treadle.engine.driver import Driver
+from treadle.engine.floor import AckFloor
+from treadle.engine.inputs import Inputs
+from treadle.engine.pending import Pending
+from treadle.engine.registers import Registers
+from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
+from treadle.sdk import failpoints
+from treadle.sdk.definition import SignalStep
+from treadle.sdk.messages import (
+    CancelRequested,
+    Ended,
+    Failure,
+    Parked,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    TaskDue,
+    TaskLost,
+    TimerFired,
+)
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import RegisterAddress
+
+LATER_MS = 100
+UNKNOWN_RUN_DELIVERIES = 50
+"""An event whose run has no document yet is handed back this often, 100 ms apart: a start may be
+on its way, or in another engine's hands. After that it is a dead letter."""
+
+_log = logging.getLogger("treadle.engine")
+
+TaskEvent = StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue
+
+
+class Runs:
+    """Handles the pending events of runs."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        registers: Registers,
+        definitions: Definitions,
+        steps: Steps,
+        driver: Driver,
+        inputs: Inputs,
+        dead_letters: DeadLetters,
+        floor: AckFloor,
+    ) -> None:
+        self._documents = documents
+        self._registers = registers
+        self._definitions = definitions
+        self._steps = steps
+        self._driver = driver
+        self._inputs = inputs
+        self._dead_letters = dead_letters
+        self._floor = floor
+
+    async def handle(self, batch: list[Pending]) -> None:
+        """Handle all pending events of one run, then ack them or hand them back."""
+        facts: list[tuple[RunEvent, Moment]] = []
+        later: list[Pending] = []
+        tasks = [pending for pending in batch if isinstance(pending.event, TaskEvent)]
+        for pending, answer in zip(tasks, await self._settle(tasks), strict=True):
+            if answer is Answer.LATER:
+                later.append(pending)
+            elif not isinstance(answer, Answer):
+                facts.append((answer, pending.moment))
+        for pending in batch:
+            if not isinstance(pending.event, TaskEvent):
+                facts.extend(await self._of_run_event(pending, later))
+        if facts and not await self._fold(batch[0].moment.run, facts, batch[0].domain):
+            later = batch
+        failpoints.reach("engine.before-ack")
+        for pending in batch:
+            if pending in later:
+                await self._later(pending)
+            else:
+                pending.ack()
+
+    # ---------------------------------------------------------------- steps
+
+    async def _settle(self, tasks: list[Pending]) -> list[Fact | Answer]:
+        if len(tasks) == 1:
+            return [await self._settle_one(tasks[0])]
+        by_step: dict[str, list[int]] = {}
+        for index, pending in enumerate(tasks):
+            assert isinstance(pending.event, TaskEvent)
+            by_step.setdefault(pending.event.step, []).append(index)
+        answers: list[Fact | Answer] = [Answer.DONE] * len(tasks)
+
+        async def in_order(indices: list[int]) -> None:
+            for index in indices:
+                answers[index] = await self._settle_one(tasks[index])
+
+        await asyncio.gather(*(in_order(indices) for indices in by_step.values()))
+        return answers
+
+    async def _settle_one(self, pending: Pending) -> Fact | Answer:
+        event = pending.event
+        assert isinstance(event, TaskEvent)
+        address = RegisterAddress(pending.domain, pending.moment.run, event.step, event.type)
+        answer = await self._steps.handle(address, event, pending.moment, pending.deliveries)
+        if isinstance(answer, Answer):
+            return answer
+        known = self._registers.known(address)
+        if known is not None and isinstance(known.register, Ended):
+            # The step after it usually starts at once: keep its output at hand.
+            self._inputs.outputs.put(self._registers.subject(address), known.register.output)
+            self._registers.forget(address)
+        return answer
+
+    # ---------------------------------------------------------------- the run
+
+    async def _of_run_event(
+        self, pending: Pending, later: list[Pending]
+    ) -> list[tuple[RunEvent, Moment]]:
+        event, moment = pending.event, pending.moment
+        match event:
+            case RunRequested() | SignalReceived() | CancelRequested():
+                if isinstance(event, RunRequested):
+                    self._inputs.outputs.put(moment.id, event.input)
+                return [(event, moment)]
+            case ResumeRequested():
+                return await self._resume(event, pending, later)
+            case TimerFired():
+                return await self._timer(event, pending, later)
+            case _:
+                raise AssertionError(event)
+
+    async def _resume(
+        self, event: ResumeRequested, pending: Pending, later: list[Pending]
+    ) -> list[tuple[RunEvent, Moment]]:
+        version = await self._documents.read(pending.moment.run)
+        plan = await self._plan(version)
+        if version is None or plan is None:
+            later.append(pending)
+            return []
+        facts: list[tuple[RunEvent, Moment]] = []
+        for step_id, entry in version.run.steps.items():
+            if entry.status not in ("active", "parked") or event.step not in ("", step_id):
+                continue
+            step = plan.steps[step_id]
+            if isinstance(step, SignalStep):
+                continue
+            address = RegisterAddress(version.run.domain, version.run.run, step_id, step.type)
+            placed = await self._registers.read(address)
+            if placed is None:
+                continue
+            if placed.register.parent != pending.moment.id:
+                if not isinstance(placed.register, Parked):
+                    continue
+                await self._steps.handle(address, event, pending.moment, pending.deliveries)
+                placed = await self._registers.read(address)
+                if placed is None or placed.register.parent != pending.moment.id:
+                    continue
+            facts.append((resumed_fact(step_id, placed), pending.moment))
+        return facts
+
+    async def _timer(
+        self, event: TimerFired, pending: Pending, later: list[Pending]
+    ) -> list[tuple[RunEvent, Moment]]:
+        if event.kind == "run_deadline" or not event.type:
+            return [(event, pending.moment)]
+        version = await self._documents.get(pending.moment.run)
+        if version is None:
+            later.append(pending)
+            return []
+        address = RegisterAddress(version.run.domain, version.run.run, event.step, event.type)
+        answer = await self._steps.handle(address, event, pending.moment, pending.deliveries)
+        if answer is Answer.LATER:
+            later.append(pending)
+        return [] if isinstance(answer, Answer) else [(answer, pending.moment)]
+
+    async def _fold(self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str) -> bool:
+        """Apply the facts to the document and drive its effects; False if there is no run yet."""
+        version = self._documents.known(run_id)
+        if version is None and not isinstance(facts[0][0], RunRequested):
+            version = await self._documents.read(run_id)
+        is_fresh = False
+        while True:
+            folded, plan = await self._folded(version, facts, domain)
+            if folded is None:
+                return False
+            if version is not None and folded is version.run:
+                if is_fresh:
+                    break
+                # Another engine may have written since: "it changes nothing" has to be true
+                # of the document as it stands, or the event is lost.
+                version, is_fresh = await self._documents.read(run_id), True
+                continue
+            if folded.status == "failed":
+                await self._dead_letters.run_failed(folded)
+            stored = await self._documents.put(folded, version.revision if version else 0)
+            if stored is not None:
+                version = stored
+                failpoints.reach("engine.document-stored")
+                break
+            version, is_fresh = await self._documents.read(run_id), True
+        if not version.is_driven:
+            await self._driver.drive(plan, version.run)
+            version.is_driven = True
+            failpoints.reach("engine.effects-driven")
+        return True
+
+    async def _folded(
+        self, version: Version | None, facts: list[tuple[RunEvent, Moment]], domain: str
+    ) -> tuple[RunDocument | None, Plan | None]:
+        run = version.run if version else None
+        plan = await self._plan(version)
+        for event, moment in facts:
+            if run is None:
+                if not isinstance(event, RunRequested):
+                    continue
+                plan = await self._definitions.plan(event.workflow, event.definition)
+                run = request(plan, event, moment, domain)
+            elif plan is not None:
+                run = apply(plan, run, event, moment)
+        if run is not None and len(run.applied) > APPLIED_SOFT_MAX:
+            run = forget_applied(run, await self._floor.of(run.run))
+        return run, plan
+
+    async def _plan(self, version: Version | None) -> Plan | None:
+        if version is None:
+            return None
+        return await self._definitions.plan(version.run.workflow, version.run.definition)
+
+    async def _later(self, pending: Pending) -> None:
+        if pending.deliveries < UNKNOWN_RUN_DELIVERIES:
+            pending.later(LATER_MS)
+            return
+        failure = Failure(
+            "unknown_run",
+            f"run {pending.moment.run!r} has no document; it was never requested, or its "
+            "retention has passed",
+            retryable=False,
+        )
+        await self._dead_letters.event(
+            "unknown_run", pending.subject, pending.moment, pending.data, failure
+        )
+        pending.ack()

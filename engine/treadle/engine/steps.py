@@ -1,0 +1,197 @@
+"""Events of one step: decided on the step's register, and nowhere else.
+
+    event ──advance──> next value ──compare-and-set──> register      the end of a step too
+                                                         └──> a fact for the run document
+
+An event whose id is the parent of the register's value was applied before: its effects are
+driven again. Anything else that does not hold the token is stale.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from treadle.engine.core import effects
+from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live, lost
+from treadle.engine.core.bounds import task_of
+from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.moment import Moment
+from treadle.engine.definitions import Definitions
+from treadle.engine.documents import Documents
+from treadle.engine.registers import Conflict, Fenced, Registers
+from treadle.engine.timers import Timers
+from treadle.sdk import failpoints
+from treadle.sdk.messages import (
+    Ended,
+    Failure,
+    Parked,
+    Register,
+    Sleeping,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    Task,
+)
+from treadle.sdk.subjects import RegisterAddress
+
+Fact = StepEnded | StepParked | StepResumed
+
+GHOST_DELIVERIES = 20
+"""A register that the document does not know is asked about this often, 100 ms apart, before it
+is ended: a deposed leader may answer with an old document for a moment."""
+
+
+class Answer(Enum):
+    """What to do with an event that gives no fact."""
+
+    DONE = "done"
+    LATER = "later"
+
+
+class Steps:
+    """Moves registers."""
+
+    def __init__(
+        self, registers: Registers, documents: Documents, definitions: Definitions, timers: Timers
+    ) -> None:
+        self._registers = registers
+        self._documents = documents
+        self._definitions = definitions
+        self._timers = timers
+
+    async def handle(
+        self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
+    ) -> Fact | Answer:
+        """Decide an event on its register; return the fact it makes, if any."""
+        placed = self._registers.known(address)
+        is_known = placed is not None
+        if placed is None or _may_be_old(placed, event, moment):
+            placed = await self._registers.read(address)
+        if placed is None:
+            return Answer.LATER
+        if placed.register.parent == moment.id:
+            return await self._driven(address, placed, moment)
+        if not is_live(placed.register):
+            return Answer.DONE
+        if not is_known and not await self._is_active(address):
+            if deliveries < GHOST_DELIVERIES:
+                return Answer.LATER
+            await self.end(address, _ghost(moment), moment)
+            return Answer.DONE
+        return await self._decide(address, placed, event, moment)
+
+    async def _decide(
+        self, address: RegisterAddress, placed: Placed, event: RegisterEvent, moment: Moment
+    ) -> Fact | Answer:
+        register = placed.register
+        assert is_live(register)
+        task = task_of(register)
+        plan = await self._definitions.plan(task.workflow, task.definition)
+        if plan is None:
+            return Answer.LATER
+        new = advance(plan.work(address.step), placed, event, moment)
+        if new is register:
+            return Answer.DONE
+        token = head = placed.sequence
+        follow = True
+        if isinstance(event, StepContinued | StepCompleted | StepFailed):
+            head, follow = event.head, False
+        outcome = await self._registers.move(address, new, token=token, head=head, follow=follow)
+        if isinstance(outcome, Conflict):
+            # Two executions of one token: neither is believed, and the next attempt goes on
+            # from the checkpoint that stands.
+            assert isinstance(register, Task)
+            outcome = await self._registers.move(
+                address, lost(register, moment), token=token, head=token, follow=True
+            )
+        if isinstance(outcome, Fenced | Conflict):
+            return Answer.DONE
+        failpoints.reach("engine.register-stored")
+        placed = outcome.placed
+        before = task.deadline_ms if isinstance(register, Task) else -1
+        if _needs_timers(placed.register, before):
+            await self.set_timers(address, placed.register)
+        return _fact(address.step, placed)
+
+    async def _driven(
+        self, address: RegisterAddress, placed: Placed, moment: Moment
+    ) -> Fact | Answer:
+        await self.set_timers(address, placed.register)
+        return _fact(address.step, placed)
+
+    async def set_timers(self, address: RegisterAddress, register: Register) -> None:
+        """Drive the effects of a register as it stands."""
+        for timer in effects.of_register(address.step, address.type, register):
+            await self._timers.set(address.run, timer)
+
+    async def end(self, address: RegisterAddress, failure: Failure, moment: Moment) -> Placed:
+        """Store ``Ended`` whatever the register holds, also if it does not exist."""
+        placed = self._registers.known(address) or await self._registers.read(address)
+        while True:
+            register = placed.register if placed else None
+            if placed is not None and isinstance(register, Ended):
+                self._registers.forget(address)
+                return placed
+            token = placed.sequence if placed else 0
+            ended = effects.cancelled(register, failure, moment)
+            outcome = await self._registers.move(
+                address, ended, token=token, head=token, follow=True
+            )
+            if isinstance(outcome, Fenced):
+                placed = outcome.head
+                continue
+            assert not isinstance(outcome, Conflict)
+            placed = outcome.placed
+
+    async def _is_active(self, address: RegisterAddress) -> bool:
+        version = await self._documents.get(address.run)
+        if version is None:
+            return False
+        entry = version.run.steps.get(address.step)
+        if entry is None or entry.status not in ("active", "parked"):
+            version = await self._documents.read(address.run)
+            entry = version.run.steps.get(address.step) if version else None
+        return entry is not None and entry.status in ("active", "parked")
+
+
+def _may_be_old(placed: Placed, event: RegisterEvent, moment: Moment) -> bool:
+    """True when the known value does not fit the event, so that it has to be read again."""
+    if placed.register.parent == moment.id:
+        return False
+    token = getattr(event, "token", 0)
+    return token != placed.sequence
+
+
+def _needs_timers(register: Register, deadline_before_ms: int) -> bool:
+    if isinstance(register, Sleeping):
+        return True
+    return isinstance(register, Task) and register.deadline_ms not in (0, deadline_before_ms)
+
+
+def _fact(step: str, placed: Placed) -> Fact | Answer:
+    register = placed.register
+    match register:
+        case Ended():
+            return StepEnded(
+                step,
+                register.outcome,
+                register.iterations,
+                register.failure,
+                register.parent,
+                placed.sequence,
+            )
+        case Parked():
+            return StepParked(
+                step, register.reason, register.task.iteration, register.parent, placed.sequence
+            )
+        case _:
+            return Answer.DONE
+
+
+def resumed_fact(step: str, placed: Placed) -> StepResumed:
+    """Return the fact that a parked register moves again."""
+    return StepResumed(step, placed.register.parent, placed.sequence)
+
+
+def _ghost(moment: Moment) -> Failure:
+    return Failure("ghost", f"no active step of run {moment.run!r} has this register", False)

@@ -1,0 +1,56 @@
+"""Many stored messages in one go: batched direct gets (ADR-31), from a sequence to the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from treadle.sdk.bus.acks import Stored, stored_of_direct
+from treadle.sdk.bus.connection import Connection
+from treadle.sdk.bus.retrying import BUDGET_S, Backoff
+from treadle.sdk.bus.wire import Message, Unknown
+
+BATCH = 256
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+_TIMEOUT_S = 5.0
+_END_OF_BATCH, _NOT_FOUND, _NO_RESPONDERS = 204, 404, 503
+
+
+async def read(
+    connection: Connection, stream: str, filter: str, start: int
+) -> AsyncIterator[Stored]:
+    """Iterate over the messages of a stream that match; see ``JetStream.read``."""
+    more = True
+    while more:
+        batch, more = await _batch(connection, stream, filter, start)
+        for stored in batch:
+            yield stored
+            start = stored.sequence + 1
+
+
+async def _batch(
+    connection: Connection, stream: str, filter: str, start: int
+) -> tuple[list[Stored], bool]:
+    """Return the next messages, and whether there are more behind them."""
+    backoff = Backoff(f"stream {stream!r}", BUDGET_S, verb="read")
+    body = {"seq": start, "next_by_subj": filter, "batch": BATCH, "max_bytes": BATCH_BYTES_MAX}
+    request = msgspec.json.encode(body)
+    while True:
+        try:
+            answer = await connection.request_many(
+                f"$JS.API.DIRECT.GET.{stream}", request, is_last=_has_status, timeout_s=_TIMEOUT_S
+            )
+            last = answer.pop()
+            if last.status == _NOT_FOUND and not answer:
+                return [], False
+            if last.status != _END_OF_BATCH:
+                raise Unknown(f"a direct get ended with {last.status} {last.description}")
+            batch = [stored_of_direct(each.raw_headers, each.data) for each in answer]
+            return batch, bool(batch) and int(last.headers.get("Nats-Num-Pending", "0")) > 0
+        except Unknown as exc:
+            await backoff.wait(exc)
+
+
+def _has_status(message: Message) -> bool:
+    return message.status != 0

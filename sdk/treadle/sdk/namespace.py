@@ -1,0 +1,46 @@
+"""The settings of a namespace that every process must agree on: so far, its partitions.
+
+They are stored once, when the first engine sets the namespace up, and read by all others.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.errors import ServerUnsuitable
+from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import Subjects
+
+PARTITIONS_MAX = 256
+"""More would only multiply consumers: an engine process saturates a core long before."""
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored about a namespace."""
+
+    partitions: int = 1
+
+
+async def find_namespace(js: JetStream, settings: Settings) -> Subjects | None:
+    """Return the subjects of an existing namespace, or None if none was set up."""
+    subjects = Subjects(settings.namespace)
+    try:
+        stored = await js.last(subjects.workflows_stream, subjects.settings())
+    except ServerUnsuitable:
+        return None  # The stream does not exist yet.
+    if stored is None:
+        return None
+    record = msgspec.json.decode(stored.data, type=NamespaceRecord)
+    return Subjects(settings.namespace, record.partitions)
+
+
+async def open_namespace(js: JetStream, settings: Settings) -> Subjects:
+    """Return the subjects of the namespace; raise ``ServerUnsuitable`` if it is not set up."""
+    subjects = await find_namespace(js, settings)
+    if subjects is None:
+        raise ServerUnsuitable(
+            f"namespace {settings.namespace!r} is not set up on this server: no engine has run "
+            "here yet. Start one: `treadle engine`, or everything at once: `treadle dev app.py`."
+        )
+    return subjects

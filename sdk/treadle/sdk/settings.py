@@ -1,0 +1,114 @@
+"""How to reach NATS and which namespace to use; read from the environment once, at the edge.
+
+    TREADLE_NATS_URL        nats://host:port, several separated by commas; tls:// for TLS
+    TREADLE_NATS_CREDS      path of a NATS credentials file
+    TREADLE_NATS_USER       user and password, when there is no credentials file
+    TREADLE_NATS_PASSWORD
+    TREADLE_NAMESPACE       prefix of every stream, bucket and subject; ``treadle`` by default
+    TREADLE_MESSAGE_IDS     ``on`` or ``off``: whether writes carry Nats-Msg-Id, ``on`` by default
+
+Without an URL the development server of this directory, or of a parent, is used if it runs
+(``.treadle/dev.json``, written by ``treadle dev``), else the NATS default on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from treadle.sdk.errors import UserError
+from treadle.sdk.ids import check_id
+from treadle.sdk.subjects import DEFAULT_NAMESPACE
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+DEV_FILE = Path(".treadle") / "dev.json"
+"""Where the development server says how to reach it, below the project's directory."""
+
+_SWITCH = {"on": True, "off": False}
+_SCHEMES = ("nats", "tls")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach NATS and which namespace to use."""
+
+    url: str = DEFAULT_URL
+    """One URL, or several of one cluster separated by commas."""
+    namespace: str = DEFAULT_NAMESPACE
+    message_ids: bool = True
+    """Whether writes carry Nats-Msg-Id. Nothing is built on it: both settings are correct."""
+    creds: str = ""
+    """Path of a NATS credentials file."""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        check_id("namespace", self.namespace)
+        for url in self.urls:
+            scheme, separator, _ = url.partition("://")
+            if separator and scheme not in _SCHEMES:
+                raise UserError(
+                    f"the NATS URL {url!r} has the scheme {scheme!r}: only nats:// and tls:// are "
+                    f"supported. Set TREADLE_NATS_URL to such an URL."
+                )
+        if not self.urls:
+            raise UserError(
+                "the NATS URL is empty, so there is no server to connect to. Set TREADLE_NATS_URL, "
+                f"for example to {DEFAULT_URL}."
+            )
+
+    @property
+    def urls(self) -> list[str]:
+        """The servers of ``url``, one by one."""
+        return [part.strip() for part in self.url.split(",") if part.strip()]
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> Settings:
+        """Read the environment; an override that is not None wins over its variable."""
+        env = os.environ.get
+        settings = cls(
+            url=overrides.get("url") or env("TREADLE_NATS_URL") or _dev_server_url() or DEFAULT_URL,
+            namespace=env("TREADLE_NAMESPACE") or DEFAULT_NAMESPACE,
+            message_ids=_switch("TREADLE_MESSAGE_IDS", env("TREADLE_MESSAGE_IDS") or "on"),
+            creds=env("TREADLE_NATS_CREDS") or "",
+            user=env("TREADLE_NATS_USER") or "",
+            password=env("TREADLE_NATS_PASSWORD") or "",
+        )
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return replace(settings, **given)
+
+
+def _switch(variable: str, text: str) -> bool:
+    try:
+        return _SWITCH[text.lower()]
+    except KeyError as exc:
+        raise UserError(
+            f"{variable} is {text!r}, which is neither on nor off. Set it to one of the two."
+        ) from exc
+
+
+def _dev_server_url() -> str:
+    """The development server of the current directory or the nearest parent, if it lives."""
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        try:
+            entry = json.loads((directory / DEV_FILE).read_text())
+            url, pid = str(entry["url"]), int(entry["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if _lives(pid):
+            return url
+    return ""
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
