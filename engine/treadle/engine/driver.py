@@ -15,6 +15,7 @@ from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
 from treadle.sdk.bus.connection import Connection, Unknown
+from treadle.sdk.definition import SignalStep
 from treadle.sdk.messages import CancelNotice
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects
@@ -45,6 +46,15 @@ class Driver:
     async def drive(self, plan: Plan | None, run: RunDocument) -> None:
         """Make true everything that a document as it stands asks for."""
         commands = effects.of_document(plan, run)
+        await self._perform_all(plan, run, commands)
+        if run.is_terminal and plan is not None:
+            for step in plan.steps.values():
+                if not isinstance(step, SignalStep):
+                    self._registers.forget(self._address(plan, run, step.id))
+
+    async def _perform_all(
+        self, plan: Plan | None, run: RunDocument, commands: tuple[effects.Command, ...]
+    ) -> None:
         if len(commands) == 1:
             await self._perform(plan, run, commands[0])
             return

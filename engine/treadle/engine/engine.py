@@ -18,6 +18,7 @@ from treadle.engine.floor import AckFloor
 from treadle.engine.inputs import Inputs
 from treadle.engine.intake import Intake
 from treadle.engine.registers import Registers
+from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
 from treadle.engine.steps import Steps
 from treadle.engine.takeover import Takeover
@@ -43,6 +44,7 @@ class Engine:
 
     ``partitions`` counts only for the engine that sets the namespace up; 0 takes what is there.
     ``replicas`` is the number of servers that hold each stream, for streams it creates.
+    ``retention_s`` is how long ended runs are kept, in seconds; 0 keeps them for ever.
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
     """
 
@@ -54,11 +56,13 @@ class Engine:
         partitions: int = 0,
         replicas: int = 1,
         event_ack_wait_s: float = EVENT_ACK_WAIT_S,
+        retention_s: float = RETENTION_S,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
         self._partitions = partitions
         self._replicas = replicas
+        self._retention_s = retention_s
         self._event_ack_wait_s = event_ack_wait_s
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
@@ -104,9 +108,12 @@ class Engine:
             await self._pull(js, subjects.timers_stream, consumer, "t", intake)
         await catch_up()
         await takeover.start(catch_up)
+        retention = Retention(js, subjects, keep_s=self._retention_s)
+        sweeping = asyncio.create_task(retention.run())
         self.ready.set()
         _log.info("engine.ready %s", self._name)
         await self._stopping.wait()
+        sweeping.cancel()
         for puller in self._pullers:
             await puller.stop()
         await intake.wait_idle(DRAIN_S)

@@ -79,18 +79,18 @@ class Runs:
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
         facts: list[tuple[RunEvent, Moment]] = []
-        later: list[Pending] = []
+        later: set[Pending] = set()
         tasks = [pending for pending in batch if isinstance(pending.event, TaskEvent)]
         for pending, answer in zip(tasks, await self._settle(tasks), strict=True):
             if answer is Answer.LATER:
-                later.append(pending)
+                later.add(pending)
             elif not isinstance(answer, Answer):
                 facts.append((answer, pending.moment))
         for pending in batch:
             if not isinstance(pending.event, TaskEvent):
                 facts.extend(await self._of_run_event(pending, later))
         if facts and not await self._fold(batch[0].moment.run, facts, batch[0].domain):
-            later = batch
+            later = set(batch)
         failpoints.reach("engine.before-ack")
         for pending in batch:
             if pending in later:
@@ -133,7 +133,7 @@ class Runs:
     # ---------------------------------------------------------------- the run
 
     async def _of_run_event(
-        self, pending: Pending, later: list[Pending]
+        self, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
         event, moment = pending.event, pending.moment
         match event:
@@ -149,12 +149,12 @@ class Runs:
                 raise AssertionError(event)
 
     async def _resume(
-        self, event: ResumeRequested, pending: Pending, later: list[Pending]
+        self, event: ResumeRequested, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
         version = await self._documents.read(pending.moment.run)
         plan = await self._plan(version)
         if version is None or plan is None:
-            later.append(pending)
+            later.add(pending)
             return []
         facts: list[tuple[RunEvent, Moment]] = []
         for step_id, entry in version.run.steps.items():
@@ -178,22 +178,24 @@ class Runs:
         return facts
 
     async def _timer(
-        self, event: TimerFired, pending: Pending, later: list[Pending]
+        self, event: TimerFired, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
         if event.kind == "run_deadline" or not event.type:
             return [(event, pending.moment)]
         version = await self._documents.get(pending.moment.run)
         if version is None:
-            later.append(pending)
+            later.add(pending)
             return []
         address = RegisterAddress(version.run.domain, version.run.run, event.step, event.type)
         answer = await self._steps.handle(address, event, pending.moment, pending.deliveries)
         if answer is Answer.LATER:
-            later.append(pending)
+            later.add(pending)
         return [] if isinstance(answer, Answer) else [(answer, pending.moment)]
 
     async def _fold(self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str) -> bool:
         """Apply the facts to the document and drive its effects; False if there is no run yet."""
+        # A signal that overtook its start in the stream is applied after it, never dropped.
+        facts.sort(key=lambda fact: not isinstance(fact[0], RunRequested))
         version = self._documents.known(run_id)
         if version is None and not isinstance(facts[0][0], RunRequested):
             version = await self._documents.read(run_id)
@@ -210,6 +212,10 @@ class Runs:
                 version, is_fresh = await self._documents.read(run_id), True
                 continue
             if folded.status == "failed":
+                if version is not None and not is_fresh:
+                    # The letter is written before the status, so the failure must be certain.
+                    version, is_fresh = await self._documents.read(run_id), True
+                    continue
                 await self._dead_letters.run_failed(folded)
             stored = await self._documents.put(folded, version.revision if version else 0)
             if stored is not None:

@@ -1,0 +1,72 @@
+"""Retention: what is left of a run goes, some time after the run has ended.
+
+Registers and checkpoints first, its events next, the document last: a register that comes back
+after a crash of the server still meets a document, or none, and is ended again either way.
+Every engine sweeps; deleting twice is deleting once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+import msgspec
+
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import ApiError, JetStream
+from treadle.sdk.errors import ServerError
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import Subjects
+
+RETENTION_S = 30 * 24 * 3600.0
+"""How long an ended run is kept, by default: thirty days."""
+SWEEP_S = 60.0
+
+_log = logging.getLogger("treadle.engine")
+_decoder = msgspec.json.Decoder(RunDocument)
+
+
+class Retention:
+    """Deletes ended runs that are older than ``keep_s`` seconds; 0 keeps all for ever."""
+
+    def __init__(self, js: JetStream, subjects: Subjects, *, keep_s: float = RETENTION_S) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._keep_s = keep_s
+
+    async def run(self) -> None:
+        """Sweep about once a minute, or as often as a shorter retention needs, until cancelled."""
+        if self._keep_s <= 0:
+            return
+        while True:
+            # Engines that started together should not sweep together.
+            await asyncio.sleep(min(SWEEP_S, self._keep_s) * random.uniform(0.5, 1.0))
+            try:
+                await self.sweep(round(time.time() * 1000))
+            except (ServerError, ApiError, Unknown) as exc:
+                _log.warning("engine.sweep-failed %r", exc)
+
+    async def sweep(self, now_ms: int) -> int:
+        """Delete what is old enough at ``now_ms``; return how many runs went.
+
+        Documents are stored in the order of their last change, so the sweep ends at the first
+        one that is too young.
+        """
+        before_ms = now_ms - round(self._keep_s * 1000)
+        count = 0
+        async for stored in self._js.read(self._subjects.runs_stream, self._subjects.all_runs):
+            if stored.time_ms > before_ms:
+                break
+            run = _decoder.decode(stored.data)
+            if run.is_terminal and run.ended_ms <= before_ms:
+                await self._delete(run)
+                count += 1
+        return count
+
+    async def _delete(self, run: RunDocument) -> None:
+        subjects = self._subjects
+        await self._js.purge(subjects.steps_stream, subjects.steps_of_run(run.run, run.domain))
+        await self._js.purge(subjects.events_stream, subjects.events_of_run(run.run))
+        await self._js.purge(subjects.runs_stream, subjects.run_document(run.run))
