@@ -1,0 +1,54 @@
+"""What authors of workflows and clients import.
+
+Everything else of this package is for Treadle itself and may change in any release;
+``treadle.sdk.testing`` runs workflows in memory.
+"""
+
+from treadle.sdk.builder import StepRef, Workflow
+from treadle.sdk.client import Client, RunHandle
+from treadle.sdk.definition import Retry, WorkflowDefinition
+from treadle.sdk.document import load_definition
+from treadle.sdk.errors import (
+    HandlerError,
+    InvalidDefinition,
+    InvalidId,
+    InvalidPayload,
+    NonRetryable,
+    Retryable,
+    RunCancelled,
+    RunConflict,
+    RunFailed,
+    ServerError,
+    ServerUnavailable,
+    ServerUnsuitable,
+    TreadleError,
+    UnknownRun,
+    UnknownWorkflow,
+    UserError,
+)
+
+__all__ = [
+    "Client",
+    "HandlerError",
+    "InvalidDefinition",
+    "InvalidId",
+    "InvalidPayload",
+    "NonRetryable",
+    "Retry",
+    "Retryable",
+    "RunCancelled",
+    "RunConflict",
+    "RunFailed",
+    "RunHandle",
+    "ServerError",
+    "ServerUnavailable",
+    "ServerUnsuitable",
+    "StepRef",
+    "TreadleError",
+    "UnknownRun",
+    "UnknownWorkflow",
+    "UserError",
+    "Workflow",
+    "WorkflowDefinition",
+    "load_definition",
+]

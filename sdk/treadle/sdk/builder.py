@@ -1,0 +1,274 @@
+"""Write a workflow in Python.
+
+    workflow = Workflow("code-review", input=Diff)
+    fetch = workflow.task("fetch", "fetch-diff", retry=Retry(max_attempts=5))
+    review = workflow.agent_loop("review", "llm-review", after=[fetch], max_iterations=10)
+    publish = workflow.task("publish", "post-comment", after=[review])
+
+The builder only collects, it never raises: ``build`` hands everything to ``validation.py``, so a
+definition is refused with all of its problems, and the same ones as if it came from YAML.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeGuard, cast
+
+from treadle.sdk import wording
+from treadle.sdk.definition import OnLimit, Retry, WorkflowDefinition, to_plain
+from treadle.sdk.errors import InvalidPayload, Problem
+from treadle.sdk.payload import json_schema
+from treadle.sdk.validation import definition_from
+
+if TYPE_CHECKING:
+    # With a default, a workflow or step whose type is not given is one of Any.
+    from typing_extensions import TypeVar
+
+    InputT = TypeVar("InputT", default=Any)
+    OutputT = TypeVar("OutputT", default=Any)
+else:
+    from typing import TypeVar
+
+    InputT = TypeVar("InputT")
+    OutputT = TypeVar("OutputT")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Duration = timedelta | float
+"""A timedelta, or a number of seconds."""
+
+
+class StepRef(Generic[OutputT]):
+    """A step of a workflow under construction: give it to ``after`` of later steps."""
+
+    __slots__ = ("id", "output_type", "workflow")
+
+    def __init__(self, workflow: Workflow[Any], id: str, output_type: type[OutputT] | None) -> None:
+        self.workflow = workflow
+        self.id = id
+        self.output_type = output_type
+        """Type of the step's output, if it was given."""
+
+    def __repr__(self) -> str:
+        return f"<step {self.id!r} of workflow {self.workflow.name!r}>"
+
+
+After = StepRef[Any] | str | Iterable[StepRef[Any] | str]
+"""What a step waits for: steps of the same workflow, or their ids."""
+
+
+def _may_be_missing(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a required keyword be missing at run time: ``build`` reports it with the rest."""
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            kwargs.setdefault(name, None)
+            return method(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+class Workflow(Generic[InputT]):
+    """A workflow under construction."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        input: type[InputT] | None = None,
+        timeout: Duration = 0,
+        description: str = "",
+    ) -> None:
+        """Begin a workflow.
+
+        ``input`` is the type of a run's input, ``timeout`` the longest life of a run.
+        """
+        self.name = name
+        self.input_type = input
+        self._steps: list[dict[str, object]] = []
+        self._problems: list[Problem] = []
+        self._fields: dict[str, object] = {
+            "name": name,
+            "timeout_s": self._seconds("timeout_s", timeout),
+            "description": description,
+        }
+
+    def task(
+        self,
+        id: str,
+        type: str | None = None,
+        *,
+        after: After = (),
+        timeout: Duration = 0,
+        retry: Retry | None = None,
+        output: type[OutputT] | None = None,
+    ) -> StepRef[OutputT]:
+        """Add a step that a worker executes once.
+
+        ``type`` is the task type under which workers register the handler, by default the id.
+        ``timeout`` bounds one attempt; 0 is unlimited.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id, output),
+            kind="task",
+            after=self._after(path, after),
+            type=id if type is None else type,
+            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._retry(path, retry),
+        )
+
+    @_may_be_missing("max_iterations")
+    def agent_loop(
+        self,
+        id: str,
+        type: str | None = None,
+        *,
+        max_iterations: int,
+        after: After = (),
+        max_duration: Duration = 0,
+        loop_delay: Duration = 0,
+        timeout: Duration = 0,
+        retry: Retry | None = None,
+        on_limit: OnLimit = "fail",
+        budget_warn_at: int = 0,
+        budget_force_at: int = 0,
+        output: type[OutputT] | None = None,
+    ) -> StepRef[OutputT]:
+        """Add a step that iterates until its handler completes it or a bound is reached.
+
+        ``max_iterations`` is required. ``max_duration`` counts from the first dispatch,
+        ``loop_delay`` is the pause between iterations, ``timeout`` bounds one attempt of one
+        iteration and ``retry`` applies to each iteration on its own; 0 is unlimited or none.
+        ``on_limit`` is what a reached bound does. From ``budget_warn_at`` and
+        ``budget_force_at`` on, the handler is told that its iterations run out.
+        """
+        path = self._next_path()
+        loop = {} if cast("object", max_iterations) is None else {"max_iterations": max_iterations}
+        return self._add(
+            StepRef(self, id, output),
+            kind="agent_loop",
+            after=self._after(path, after),
+            type=id if type is None else type,
+            **loop,
+            max_duration_s=self._seconds(wording.field(path, "max_duration_s"), max_duration),
+            loop_delay_s=self._seconds(wording.field(path, "loop_delay_s"), loop_delay),
+            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._retry(path, retry),
+            on_limit=on_limit,
+            budget_warn_at=budget_warn_at,
+            budget_force_at=budget_force_at,
+        )
+
+    def wait_for_signal(
+        self,
+        id: str,
+        *,
+        signal: str | None = None,
+        after: After = (),
+        timeout: Duration = 0,
+        output: type[OutputT] | None = None,
+    ) -> StepRef[OutputT]:
+        """Add a step that completes when a signal reaches the run; its payload is the output.
+
+        ``signal`` is the signal's name, by default the id. After ``timeout`` the step fails.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id, output),
+            kind="signal",
+            after=self._after(path, after),
+            signal=id if signal is None else signal,
+            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+        )
+
+    def build(self) -> WorkflowDefinition:
+        """Return the definition; raise ``InvalidDefinition`` with all problems."""
+        plain = {**self._fields, "steps": self._steps}
+        found = list(self._problems)
+        if self.input_type is not None:
+            try:
+                plain["input_schema"] = json_schema(self.input_type)
+            except InvalidPayload as exc:
+                found.append(Problem("input_schema", str(exc)))
+        return definition_from(plain, found=found)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} with {len(self._steps)} steps>"
+
+    # ---------------------------------------------------------------- as plain data
+
+    def _next_path(self) -> str:
+        return wording.item("steps", len(self._steps))
+
+    def _add(self, ref: StepRef[OutputT], **fields: object) -> StepRef[OutputT]:
+        self._steps.append({"id": ref.id, **fields})
+        return ref
+
+    def _seconds(self, path: str, value: object) -> object:
+        if isinstance(value, timedelta):
+            return value.total_seconds()
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+        self._problems.append(
+            Problem(
+                path,
+                f"{wording.shown(value)} is not a duration. Give a timedelta, for example "
+                "timedelta(minutes=5), or a number of seconds.",
+            )
+        )
+        return 0
+
+    def _retry(self, path: str, value: object) -> object:
+        if value is None:
+            return {}
+        if isinstance(value, Retry):
+            return to_plain(value)
+        self._problems.append(
+            Problem(
+                wording.field(path, "retry"),
+                f"{wording.shown(value)} is not a retry policy. Give one, for example "
+                "Retry(max_attempts=5).",
+            )
+        )
+        return {}
+
+    def _after(self, path: str, after: object) -> list[object]:
+        path = wording.field(path, "after")
+        if isinstance(after, str) or _is_ref(after):
+            return [self._waited_for(wording.item(path, 0), after)]
+        if not isinstance(after, Iterable):
+            self._problems.append(
+                Problem(
+                    path,
+                    f"{wording.shown(after)} is not a list of steps. Give steps of this workflow, "
+                    "or their ids.",
+                )
+            )
+            return []
+        items = enumerate(cast("Iterable[object]", after))
+        return [self._waited_for(wording.item(path, i), item) for i, item in items]
+
+    def _waited_for(self, path: str, item: object) -> object:
+        if not _is_ref(item):
+            return item
+        if item.workflow is not self:
+            self._problems.append(
+                Problem(
+                    path,
+                    f"step {wording.shown(item.id)} belongs to workflow "
+                    f"{wording.shown(item.workflow.name)}, not to this one. Wait for a step "
+                    "that was added to this workflow.",
+                )
+            )
+        return item.id
+
+
+def _is_ref(value: object) -> TypeGuard[StepRef[Any]]:
+    return isinstance(value, StepRef)

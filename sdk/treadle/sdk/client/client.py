@@ -1,0 +1,342 @@
+"""The client: start runs, wait for them, look at them, and act on them.
+
+    async with Client.connect() as client:
+        run = await client.start("code-review", {"repo": "x"}, id="pr-1734")
+        print(await run.result())
+
+It talks to NATS only, and needs no engine to be up: a request that was acknowledged is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from treadle.sdk import payload
+from treadle.sdk.builder import Workflow
+from treadle.sdk.client import requests
+from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.listing import list_runs
+from treadle.sdk.client.result import failure_of, output_of
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.view import RunView, of_document, of_request
+from treadle.sdk.client.waiter import Deadline, waiting_on
+from treadle.sdk.client.watching import history, watch
+from treadle.sdk.definition import SignalStep, WorkflowDefinition, content_hash
+from treadle.sdk.errors import UnknownRun, UnknownWorkflow, UserError
+from treadle.sdk.ids import check_id
+from treadle.sdk.messages import ResumeRequested, WorkerPresence
+from treadle.sdk.run import RunDocument
+from treadle.sdk.settings import Settings
+from treadle.sdk.validation import check
+
+T = TypeVar("T")
+
+RAISED_MAX = 2**53
+"""The largest whole number that every reader of JSON takes exactly."""
+
+
+class Client:
+    """A connection to one namespace. Make one with ``Client.connect``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str | None = None,
+        namespace: str | None = None,
+        *,
+        settings: Settings | None = None,
+    ) -> AsyncGenerator[Client]:
+        """Connect for the length of an ``async with`` block.
+
+        Without arguments the environment decides (``settings.py``): ``TREADLE_NATS_URL``, or the
+        dev server of this directory.
+
+        Raises ``ServerUnavailable`` when nothing answers there, and ``ServerUnsuitable`` when no
+        engine has set the namespace up.
+        """
+        if settings is None:
+            settings = Settings.from_env(url=url, namespace=namespace)
+        store = await Store.open(settings, name="treadle-client")
+        try:
+            yield cls(store)
+        finally:
+            await store.close()
+
+    # ---------------------------------------------------------------- workflows
+
+    async def register(self, workflow: Workflow[Any] | WorkflowDefinition) -> str:
+        """Register a workflow and return its version, the hash of its content.
+
+        It becomes the version that new runs take; runs under way keep theirs. Registering the
+        same content again changes nothing.
+        """
+        definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+        version = content_hash(check(definition))
+        await self._store.put_definition(definition, version)
+        return version
+
+    async def workflows(self) -> dict[str, str]:
+        """Return the registered workflows: name to newest version."""
+        return await self._store.workflow_hashes()
+
+    async def workflow(self, name: str, version: str | None = None) -> WorkflowDefinition:
+        """Return a workflow's newest version, or the one asked for."""
+        check_id("workflow name", name)
+        content = version or await self._latest(name)
+        definition = await self._store.definition(name, content)
+        if definition is None:
+            raise UnknownWorkflow(f"{name}@{content}", list(await self.workflows()))
+        return definition
+
+    # ---------------------------------------------------------------- acting on runs
+
+    async def start(
+        self,
+        workflow: str | Workflow[Any] | WorkflowDefinition,
+        input: object = None,
+        id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> RunHandle:
+        """Start a run; a workflow given as an object is registered first.
+
+        The same ``id`` with the same workflow and input is the same run, so a start may be
+        repeated without a thought. With another workflow or input: ``RunConflict``.
+        """
+        if isinstance(workflow, str):
+            name = check_id("workflow name", workflow)
+            raw = payload.encode("input", input)
+            version = await self._latest(name)
+        else:
+            name = workflow.name
+            raw = _input_of(workflow, input)
+            version = await self.register(workflow)
+        run = await requests.start(self._store, name, version, raw, id, metadata)
+        return RunHandle(self, run)
+
+    async def signal(
+        self, run: str, name: str, payload: object = None, id: str | None = None
+    ) -> str:
+        """Send a signal and return its id.
+
+        A run counts each id once; give one if the same signal may be sent twice.
+        """
+        return await requests.signal(self._store, run, name, payload, id)
+
+    async def cancel(self, run: str, reason: str = "") -> None:
+        """Cancel a run. It is final once ``result`` or ``watch`` say so."""
+        await requests.cancel(self._store, run, reason)
+
+    async def resume(
+        self,
+        run: str,
+        step: str | None = None,
+        *,
+        max_iterations: int = 0,
+        add_iterations: int = 0,
+        max_duration: timedelta | None = None,
+        add_duration: timedelta | None = None,
+    ) -> None:
+        """Move parked steps on with raised bounds: ``max_*`` raise to, ``add_*`` raise by.
+
+        Raises ``RunConflict`` when nothing is parked, or when a bound would stop it at once.
+        """
+        request = ResumeRequested(
+            step=check_id("step", step) if step else "",
+            max_iterations=_raised("max_iterations", max_iterations),
+            add_iterations=_raised("add_iterations", add_iterations),
+            max_duration_ms=_raised("max_duration", _ms(max_duration)),
+            add_duration_ms=_raised("add_duration", _ms(add_duration)),
+        )
+        await requests.resume(self._store, run, request)
+
+    # ---------------------------------------------------------------- looking at runs
+
+    def handle(self, run: str) -> RunHandle:
+        """Return a handle of a run that was started elsewhere; nothing is looked up."""
+        return RunHandle(self, check_id("run id", run))
+
+    @overload
+    async def result(self, run: str, type_: None = None, timeout_s: float | None = None) -> Any: ...
+    @overload
+    async def result(self, run: str, type_: type[T], timeout_s: float | None = None) -> T: ...
+    async def result(
+        self, run: str, type_: type[Any] | None = None, timeout_s: float | None = None
+    ) -> Any:
+        """Wait for the run's end and return its result, decoded as ``type_`` if given.
+
+        The result is the output of the step that no other waits for; of several such steps, a
+        dict by step id. Raises ``RunFailed``, ``RunCancelled``, or ``TimeoutError`` after
+        ``timeout_s`` seconds with what the run waits for. A parked run is waited for.
+        """
+        document = await self._ended(run, Deadline(timeout_s))
+        failure = failure_of(document)
+        if failure is not None:
+            raise failure
+        raw = await output_of(self._store, document)
+        return payload.decode(f"result of run {run!r}", bytes(raw), type_ or Any)
+
+    async def get(self, run: str) -> RunView:
+        """Return where a run stands, with what it waits for and what to do about it."""
+        document = await requests.require(self._store, run)
+        presence = await self._store.presence()
+        if document is None:
+            found = await requests.requested(self._store, run, None)
+            if found is None:  # Early signals for a run that nobody has started.
+                raise UnknownRun(run)
+            return of_request(run, *found, presence)
+        definition = await self._store.definition(document.workflow, document.definition)
+        registers = {} if definition is None else await self._registers(document, definition)
+        return of_document(document, definition, registers, presence)
+
+    async def list(
+        self, workflow: str | None = None, status: str | None = None, limit: int = 50
+    ) -> tuple[RunView, ...]:
+        """Return the runs requested last, newest first, without their notes and live steps."""
+        return tuple(await list_runs(self._store, workflow, status, limit))
+
+    def history(self, run: str) -> AsyncIterator[RunEvent]:
+        """Iterate over every stored event of the run so far, as it was sent."""
+        return history(self._store, run)
+
+    def watch(self, run: str) -> AsyncIterator[RunEvent]:
+        """Iterate over what happened and happens in the run, until it has ended."""
+        return watch(self._store, run)
+
+    async def processes(self) -> tuple[WorkerPresence, ...]:
+        """Return the workers and engines that are alive."""
+        return tuple(await self._store.presence())
+
+    # ---------------------------------------------------------------- leaves
+
+    async def _latest(self, name: str) -> str:
+        version = await self._store.latest(name)
+        if version is None:
+            raise UnknownWorkflow(name, list(await self.workflows()))
+        return version
+
+    async def _registers(
+        self, document: RunDocument, definition: WorkflowDefinition
+    ) -> dict[str, Any]:
+        live = [
+            step
+            for step in definition.steps
+            if not isinstance(step, SignalStep)
+            and (entry := document.steps.get(step.id)) is not None
+            and entry.status in ("active", "parked")
+        ]
+        found = await asyncio.gather(
+            *(
+                self._store.register(document.run, step.id, step.type, document.domain)
+                for step in live
+            )
+        )
+        return {step.id: held for step, held in zip(live, found, strict=True) if held is not None}
+
+    async def _ended(self, run: str, deadline: Deadline) -> RunDocument:
+        await requests.require(self._store, run)
+        subject = self._store.subjects.run_document(run)
+        async with waiting_on(self._store.js.connection, subject) as waiter:
+            while True:
+                document = await self._store.document(run)
+                if document is not None and document.is_terminal:
+                    return document
+                if deadline.remaining_s() <= 0:
+                    raise TimeoutError(await self._why_waiting(run))
+                await waiter.wait(deadline.remaining_s())
+
+    async def _why_waiting(self, run: str) -> str:
+        view = await self.get(run)
+        notes = "; ".join(note.text for note in view.notes)
+        commands = [note.command for note in view.notes if note.command]
+        next_step = commands[0] if commands else f"treadle run show {run}"
+        return (
+            f"run {run!r} has not ended in the time given: it is {view.status}"
+            f"{' (' + notes + ')' if notes else ''}. It goes on. Next: `{next_step}`."
+        )
+
+
+class RunHandle:
+    """One run, through the client that made the handle."""
+
+    def __init__(self, client: Client, run: str) -> None:
+        self._client = client
+        self.id = run
+
+    def __repr__(self) -> str:
+        return f"RunHandle({self.id!r})"
+
+    @overload
+    async def result(self, type_: None = None, timeout_s: float | None = None) -> Any: ...
+    @overload
+    async def result(self, type_: type[T], timeout_s: float | None = None) -> T: ...
+    async def result(self, type_: type[Any] | None = None, timeout_s: float | None = None) -> Any:
+        """Wait for the end and return the result: see ``Client.result``."""
+        return await self._client.result(self.id, type_, timeout_s)
+
+    async def get(self) -> RunView:
+        """Return where the run stands: see ``Client.get``."""
+        return await self._client.get(self.id)
+
+    def history(self) -> AsyncIterator[RunEvent]:
+        """Iterate over the stored events so far: see ``Client.history``."""
+        return self._client.history(self.id)
+
+    def watch(self) -> AsyncIterator[RunEvent]:
+        """Iterate until the run has ended: see ``Client.watch``."""
+        return self._client.watch(self.id)
+
+    async def signal(self, name: str, payload: object = None, id: str | None = None) -> str:
+        """Send a signal: see ``Client.signal``."""
+        return await self._client.signal(self.id, name, payload, id)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Cancel the run: see ``Client.cancel``."""
+        await self._client.cancel(self.id, reason)
+
+    async def resume(
+        self,
+        step: str | None = None,
+        *,
+        max_iterations: int = 0,
+        add_iterations: int = 0,
+        max_duration: timedelta | None = None,
+        add_duration: timedelta | None = None,
+    ) -> None:
+        """Move parked steps on: see ``Client.resume``."""
+        await self._client.resume(
+            self.id,
+            step,
+            max_iterations=max_iterations,
+            add_iterations=add_iterations,
+            max_duration=max_duration,
+            add_duration=add_duration,
+        )
+
+
+def _ms(duration: timedelta | None) -> int:
+    return round(duration.total_seconds() * 1000) if duration else 0
+
+
+def _raised(name: str, value: int) -> int:
+    if not 0 <= value <= RAISED_MAX:
+        raise UserError(
+            f"{name} is {value}; a bound is raised, by at most {RAISED_MAX}. Correct it."
+        )
+    return value
+
+
+def _input_of(workflow: Workflow[Any] | WorkflowDefinition, value: object) -> bytes:
+    """Encode a run's input; refuse what the workflow's own input type would not take."""
+    what = f"input of workflow {workflow.name!r}"
+    raw = payload.encode(what, value)
+    if isinstance(workflow, Workflow) and workflow.input_type is not None:
+        payload.decode(what, raw, workflow.input_type)
+    return raw

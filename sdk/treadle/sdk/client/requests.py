@@ -1,0 +1,239 @@
+"""What a client asks of a run: start, signal, cancel, resume. Each is one stored event.
+
+    start   no expectation on the subject: an early signal would make it impossible. The run's
+            document makes it exactly one run; the first request stored is the one that counts.
+    all     published again, with the same message id, until it is acknowledged. It may be
+            stored twice: the engine counts each once.
+
+An acknowledged request is durable, also while no engine runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from treadle.sdk import payload
+from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.store import Store
+from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
+from treadle.sdk.ids import check_id, new_nonce, new_run_id
+from treadle.sdk.messages import (
+    CancelRequested,
+    ClientEvent,
+    Parked,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+)
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import request_id
+
+METADATA_CHARS_MAX = 8192
+"""A page of text: labels for people, not data."""
+
+
+async def start(
+    store: Store,
+    workflow: str,
+    content_hash: str,
+    raw_input: bytes,
+    run: str | None,
+    metadata: Mapping[str, str] | None,
+) -> str:
+    """Request a run and return its id; the same id with the same request is the same run."""
+    request = RunRequested(
+        workflow=workflow,
+        definition=content_hash,
+        input=msgspec.Raw(raw_input),
+        metadata=_checked(metadata or {}),
+    )
+    if run is None:
+        run = new_run_id()
+        await _store(store, run, "start", new_nonce(), request)
+        return run
+    check_id("run id", run)
+    if await _existing(store, run, request):
+        return run
+    await _store(store, run, "start", new_nonce(), request)
+    # Another start of this id may have been stored in between: the first one is the run.
+    await _existing(store, run, request)
+    return run
+
+
+async def signal(store: Store, run: str, name: str, value: object, signal_id: str | None) -> str:
+    """Send a signal and return its id; a run counts each id once."""
+    check_id("signal name", name)
+    raw = payload.encode(f"payload of signal {name!r}", value)
+    signal_id = new_nonce() if signal_id is None else check_id("signal id", signal_id)
+    document = await require(store, run)
+    if document is not None and document.is_terminal:
+        raise RunConflict(
+            run,
+            f"has ended as {document.status} and takes no signal {name!r}",
+            "Start another run.",
+        )
+    event = SignalReceived(name=name, payload=msgspec.Raw(raw), id=signal_id)
+    await _store(store, run, f"signal:{name}", signal_id, event)
+    return signal_id
+
+
+async def cancel(store: Store, run: str, reason: str) -> None:
+    """Ask for the run's end; a run that is cancelled already stays as it is."""
+    document = await require(store, run)
+    if document is not None and document.is_terminal:
+        if document.status == "cancelled":
+            return
+        raise RunConflict(
+            run,
+            f"has ended as {document.status} and cannot be cancelled",
+            f"See it: `treadle run show {run}`.",
+        )
+    await _store(store, run, "cancel", new_nonce(), CancelRequested(reason=reason))
+
+
+async def resume(store: Store, run: str, request: ResumeRequested) -> None:
+    """Move parked steps on; ``RunConflict`` when none is parked or a bound would stop it again."""
+    document = await require(store, run)
+    steps = document.steps if document else {}
+    parked = [name for name, entry in steps.items() if entry.status == "parked"]
+    if request.step and request.step not in parked:
+        have = ", ".join(map(repr, parked)) or "none"
+        raise RunConflict(
+            run,
+            f"has no parked step {request.step!r} (parked: {have})",
+            f"See it: `treadle run show {run}`.",
+        )
+    if document is None or not parked:
+        status = document.status if document else "not yet taken by an engine"
+        raise RunConflict(
+            run,
+            f"is {status} and has no parked step to resume",
+            f"See it: `treadle run show {run}`.",
+        )
+    stuck = [
+        await _stops_again(store, document, name, request)
+        for name in ([request.step] if request.step else parked)
+    ]
+    if conflicts := [conflict for conflict in stuck if conflict is not None]:
+        if len(conflicts) == len(stuck):
+            raise conflicts[0]
+    await _store(store, run, "resume", new_nonce(), request)
+
+
+async def require(store: Store, run: str) -> RunDocument | None:
+    """Return the run's document, None if it is only requested; raise ``UnknownRun``."""
+    check_id("run id", run)
+    document = await store.document(run)
+    if document is None and await store.last_event(run) is None:
+        # The engine may have written the document between the two looks only if the request
+        # was there before, so an empty subject and no document are no run.
+        raise UnknownRun(run)
+    return document
+
+
+async def requested(
+    store: Store, run: str, document: RunDocument | None
+) -> tuple[RunRequested, int] | None:
+    """Return the request that made the run, and its time in milliseconds."""
+    if document is not None and document.requested:
+        stored = await store.event(document.requested)
+        event = decode_event(stored.data) if stored else None
+        return (event, stored.time_ms) if stored and isinstance(event, RunRequested) else None
+    first: tuple[RunRequested, int] | None = None
+    async for stored in store.events(run):
+        event = decode_event(stored.data)
+        if first is None and isinstance(event, RunRequested):
+            first = event, stored.time_ms
+    return first
+
+
+# ---------------------------------------------------------------- leaves
+
+
+async def _store(store: Store, run: str, verb: str, nonce: str, event: ClientEvent) -> None:
+    subject = store.subjects.event(run)
+    await store.js.store(
+        subject, msgspec.json.encode(event), message_id=request_id(run, verb, nonce)
+    )
+
+
+async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:
+    """True when this run was requested just so; raise ``RunConflict`` if otherwise."""
+    document = await store.document(run)
+    if document is None and await store.last_event(run) is None:
+        return False
+    found = await requested(store, run, document)
+    if found is None:
+        return False
+    have = found[0]
+    if have.workflow != wanted.workflow:
+        raise RunConflict(
+            run,
+            f"exists as a run of workflow {have.workflow!r}, not {wanted.workflow!r}",
+            "Choose another run id.",
+        )
+    if _value(have.input) != _value(wanted.input):
+        raise RunConflict(
+            run,
+            f"of workflow {have.workflow!r} was started with another input",
+            f"Choose another run id, or see the run: `treadle run show {run}`.",
+        )
+    return True
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    return msgspec.json.decode(raw)
+
+
+def _checked(metadata: Mapping[str, str]) -> dict[str, str]:
+    for key, value in metadata.items():
+        # Typed as text, but what reaches here at run time is whatever the caller has.
+        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidPayload(
+                f"metadata {key!r}",
+                f"keys and values are texts, and this is {type(value).__name__} {value!r}",
+                "Pass str(value), or put it into the input.",
+            )
+    size_chars = sum(len(key) + len(value) for key, value in metadata.items())
+    if size_chars > METADATA_CHARS_MAX:
+        raise InvalidPayload(
+            "metadata",
+            f"it takes {size_chars} characters, and {METADATA_CHARS_MAX} are allowed, because the "
+            "run's document carries it through every transition",
+            "Put it into the input.",
+        )
+    return dict(metadata)
+
+
+async def _stops_again(
+    store: Store, document: RunDocument, step: str, request: ResumeRequested
+) -> RunConflict | None:
+    """Return the error if a parked step, resumed so, would be stopped by its bound at once."""
+    definition = await store.definition(document.workflow, document.definition)
+    task_type = getattr(definition.step(step), "type", "") if definition else ""
+    held = await store.register(document.run, step, task_type, document.domain)
+    if held is None or not isinstance(held.register, Parked):
+        return None
+    task, parked_ms = held.register.task, held.register.parked_ms
+    iterations = (request.max_iterations or task.max_iterations) + request.add_iterations
+    if task.iteration >= iterations:
+        return RunConflict(
+            document.run,
+            f"is parked at step {step!r} after {task.iteration} iterations of at most "
+            f"{task.max_iterations}, and would stop there again",
+            f"Raise the bound: `treadle run resume {document.run} --max-iterations +10`.",
+        )
+    deadline_ms = task.deadline_ms
+    if request.max_duration_ms:
+        deadline_ms = task.started_ms + request.max_duration_ms
+    if task.deadline_ms and deadline_ms + request.add_duration_ms <= parked_ms:
+        return RunConflict(
+            document.run,
+            f"is parked at step {step!r} {(parked_ms - task.started_ms) / 1000:g} s after its "
+            f"start, at its max_duration, and would stop there again",
+            f"Raise the bound: `treadle run resume {document.run} --max-duration +300`.",
+        )
+    return None

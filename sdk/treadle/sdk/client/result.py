@@ -1,0 +1,83 @@
+"""The end of a run: its result, or the error that says why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.store import Store
+from treadle.sdk.definition import SignalStep, Step, WorkflowDefinition
+from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
+from treadle.sdk.messages import Ended, Failure, SignalReceived
+from treadle.sdk.run import RunDocument
+
+_UNKNOWN_CAUSE = Failure("unknown", "the run's document names no cause")
+
+
+def failure_of(document: RunDocument) -> RunFailed | RunCancelled | None:
+    """Return the error that a run's end means; None for a completed or a live run."""
+    failure = document.failure or _UNKNOWN_CAUSE
+    if document.status == "cancelled":
+        return RunCancelled(document.run, failure.message)
+    if document.status != "failed":
+        return None
+    entry = document.steps.get(document.failed_step)
+    iteration = entry.iterations if entry else 0
+    return RunFailed(document.run, document.failed_step, iteration, failure, _hint(document))
+
+
+async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
+    """Return the JSON of a completed run's result.
+
+    It is the output of the only step that no other waits for, or an object of them by step id.
+    """
+    definition = await store.definition(document.workflow, document.definition)
+    if definition is None:
+        raise InvariantError(
+            f"run {document.run!r} is completed, and version {document.definition} of its "
+            f"workflow {document.workflow!r} is gone"
+        )
+    sinks = sinks_of(definition)
+    outputs = await asyncio.gather(*(_step_output(store, document, step) for step in sinks))
+    if len(sinks) == 1:
+        return outputs[0]
+    return msgspec.Raw(
+        msgspec.json.encode({step.id: raw for step, raw in zip(sinks, outputs, strict=True)})
+    )
+
+
+def sinks_of(definition: WorkflowDefinition) -> tuple[Step, ...]:
+    """Return the steps that no other step waits for."""
+    awaited = {name for step in definition.steps for name in step.after}
+    return tuple(step for step in definition.steps if step.id not in awaited)
+
+
+async def _step_output(store: Store, document: RunDocument, step: Step) -> msgspec.Raw:
+    if isinstance(step, SignalStep):
+        entry = document.steps[step.id]
+        stored = await store.event(int(entry.event[1:]))
+        event = decode_event(stored.data) if stored else None
+        if isinstance(event, SignalReceived):
+            return event.payload
+    else:
+        held = await store.register(document.run, step.id, step.type, document.domain)
+        if held is not None and isinstance(held.register, Ended):
+            return held.register.output
+    raise InvariantError(
+        f"run {document.run!r} is completed, and the output of its step {step.id!r} is gone"
+    )
+
+
+def _hint(document: RunDocument) -> str:
+    failure = document.failure
+    see = f"See each attempt: `treadle run history {document.run}`."
+    if failure is None or document.failed_step == "":
+        return see
+    if failure.type in ("max_iterations", "max_duration"):
+        return (
+            f'{see} Raise {failure.type} of the step, or give it on_limit="park" so that a run '
+            "can be resumed with a raised bound."
+        )
+    return see

@@ -1,0 +1,180 @@
+"""What a client reads of a namespace: documents, registers, events, definitions, presence.
+
+Every value is decoded here; who decides what it means is above (``view.py``, ``result.py``).
+Reads of one key ask the stream's leader; reads of many may lag on a cluster, and are used only
+where a later look corrects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND
+from treadle.sdk.bus.connection import Connection, Unknown
+from treadle.sdk.bus.jetstream import ApiError, JetStream, Stored
+from treadle.sdk.client.view import Held
+from treadle.sdk.definition import WorkflowDefinition, to_plain
+from treadle.sdk.errors import ServerUnavailable
+from treadle.sdk.messages import Register, WorkerPresence
+from treadle.sdk.namespace import open_namespace
+from treadle.sdk.presence import host_id, is_process_alive
+from treadle.sdk.run import RunDocument
+from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import Subjects
+
+_registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
+_documents = msgspec.json.Decoder(RunDocument)
+_definitions = msgspec.json.Decoder(WorkflowDefinition)
+_presences = msgspec.json.Decoder(WorkerPresence)
+
+
+class _Latest(msgspec.Struct, frozen=True):
+    hash: str
+
+
+class Store:
+    """Typed access to one namespace on one connection."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self.js = js
+        self.subjects = subjects
+
+    @classmethod
+    async def open(cls, settings: Settings, *, name: str) -> Store:
+        """Connect; raise ``ServerUnsuitable`` when no engine has set the namespace up."""
+        connection = await Connection.open(settings, name=name)
+        try:
+            js = JetStream(connection, message_ids=settings.message_ids)
+            return cls(js, await open_namespace(js, settings))
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.js.connection.close()
+
+    # ---------------------------------------------------------------- runs
+
+    async def document(self, run: str) -> RunDocument | None:
+        """Return the run's document; None if no engine has taken the run."""
+        found = await self.document_at(run)
+        return found[0] if found else None
+
+    async def document_at(self, run: str) -> tuple[RunDocument, int] | None:
+        """Return the run's document, and when it was written in milliseconds."""
+        s = self.subjects
+        stored = await self.js.last(s.runs_stream, s.run_document(run))
+        return (_documents.decode(stored.data), stored.time_ms) if stored else None
+
+    async def documents(self) -> AsyncIterator[RunDocument]:
+        """Yield every run's document, in the order of their last change."""
+        s = self.subjects
+        async for stored in self.js.read(s.runs_stream, s.all_runs):
+            if stored.data:
+                yield _documents.decode(stored.data)
+
+    def events(self, run: str, start: int = 1) -> AsyncIterator[Stored]:
+        """Iterate over the run's stored events from a sequence on."""
+        s = self.subjects
+        return self.js.read(s.events_stream, s.events_of_run(run), start=start)
+
+    async def events_behind(
+        self, partition: int, start: int, count_max: int
+    ) -> AsyncIterator[Stored]:
+        """Yield at most so many stored events of a partition, from a sequence on."""
+        s = self.subjects
+        events = self.js.read(s.events_stream, s.events_of_partition(partition), start=start)
+        count = 0
+        async for stored in events:
+            yield stored
+            count += 1
+            if count == count_max:
+                return
+
+    async def last_event(self, run: str) -> Stored | None:
+        """Return the run's newest event; None means that there is no such run."""
+        s = self.subjects
+        return await self.js.last(s.events_stream, s.events_of_run(run))
+
+    async def event(self, sequence: int) -> Stored | None:
+        """Return the event at that sequence."""
+        return await self.js.get(self.subjects.events_stream, sequence)
+
+    async def register(self, run: str, step: str, task_type: str, domain: str) -> Held | None:
+        """Return a step's register."""
+        s = self.subjects
+        stored = await self.js.last(s.steps_stream, s.register(run, step, task_type, domain))
+        return Held(_registers.decode(stored.data), stored.time_ms) if stored else None
+
+    # ---------------------------------------------------------------- definitions
+
+    async def latest(self, name: str) -> str | None:
+        """Return the hash of a workflow's newest version."""
+        s = self.subjects
+        stored = await self.js.last(s.workflows_stream, s.workflow_latest(name))
+        return msgspec.json.decode(stored.data, type=_Latest).hash if stored else None
+
+    async def definition(self, name: str, content_hash: str) -> WorkflowDefinition | None:
+        """Return one version of a workflow."""
+        s = self.subjects
+        stored = await self.js.last(s.workflows_stream, s.workflow_version(name, content_hash))
+        return _definitions.decode(stored.data) if stored else None
+
+    async def workflow_hashes(self) -> dict[str, str]:
+        """Return every registered workflow's name and newest hash."""
+        s = self.subjects
+        found: dict[str, str] = {}
+        async for stored in self.js.read(s.workflows_stream, s.all_workflow_latest()):
+            name = stored.subject.split(".")[-2]
+            found[name] = msgspec.json.decode(stored.data, type=_Latest).hash
+        return dict(sorted(found.items()))
+
+    async def put_definition(self, definition: WorkflowDefinition, content_hash: str) -> None:
+        """Store a version and make it the newest; nothing is written that already stands."""
+        s = self.subjects
+        version = s.workflow_version(definition.name, content_hash)
+        if await self.js.last(s.workflows_stream, version) is None:
+            raw = msgspec.json.encode(to_plain(definition), order="sorted")
+            await self.js.store(version, raw)
+        if await self.latest(definition.name) != content_hash:
+            latest = msgspec.json.encode(_Latest(content_hash))
+            await self.js.store(s.workflow_latest(definition.name), latest)
+
+    # ---------------------------------------------------------------- processes, consumers
+
+    async def presence(self) -> list[WorkerPresence]:
+        """Return the living workers and engines.
+
+        A record vanishes 30 s after its last refresh; of this host's processes the dead are
+        known at once.
+        """
+        s = self.subjects
+        found: list[WorkerPresence] = []
+        async for stored in self.js.read(s.workers_stream, s.all_workers):
+            if stored.data and _may_live(presence := _presences.decode(stored.data)):
+                found.append(presence)
+        return found
+
+    async def handled_up_to(self, partition: int) -> int:
+        """Return the sequence below which the engines have handled a partition's events."""
+        s = self.subjects
+        tail = f"CONSUMER.INFO.{s.events_stream}.{s.engine_consumer(partition)}"
+        try:
+            info = await self.js.api(tail)
+        except ApiError as exc:
+            if exc.err_code == CONSUMER_NOT_FOUND:
+                return 0
+            raise exc.for_users(f"the state of {tail!r}") from exc
+        except Unknown as exc:
+            raise ServerUnavailable(
+                f"the server did not tell how far the engines are: {exc}. See `treadle doctor`."
+            ) from exc
+        return int(info["ack_floor"]["stream_seq"])
+
+
+def _may_live(presence: WorkerPresence) -> bool:
+    is_here = presence.host != "" and presence.host == host_id()
+    return not is_here or is_process_alive(presence.pid)

@@ -1,0 +1,280 @@
+"""Where a run stands, for a reader: its document, joined with the registers of its live steps.
+
+Pure: it is given what was read (``store.py``) and says what it means, with the next command
+for everything that waits for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, assert_never
+
+import msgspec
+
+from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    Failure,
+    Parked,
+    Register,
+    RunRequested,
+    Sleeping,
+    Task,
+    WorkerPresence,
+)
+from treadle.sdk.run import TERMINAL, RunDocument, RunStatus, StepEntry, StepStatus
+
+ViewStatus = RunStatus | Literal["requested"]
+Doing = Literal["", "queued_or_running", "delayed", "sleeping", "parked", "awaiting_signal"]
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something a person should know or do."""
+
+    text: str
+    command: str = ""
+    """What to run next."""
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one step stands."""
+
+    id: str
+    kind: str
+    type: str = ""
+    """Task type; empty for a signal step."""
+    status: StepStatus = "waiting"
+    doing: Doing = ""
+    """What an active step is at; empty when it is not active."""
+    after: tuple[str, ...] = ()
+    signal: str = ""
+    iteration: int = 0
+    """The iteration that is due, counted from 0."""
+    attempt: int = 0
+    max_iterations: int = 0
+    iterations: int = 0
+    """Committed iterations."""
+    since_ms: int = 0
+    """Since when it does what it is doing."""
+    due_ms: int = 0
+    """When a delayed or sleeping task goes on."""
+    deadline_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    failure: Failure | None = None
+    """Why it failed; of an active step, why its last attempt failed."""
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands."""
+
+    id: str
+    workflow: str
+    status: ViewStatus
+    """``requested`` until an engine has taken the run."""
+    definition: str = ""
+    requested_ms: int = 0
+    deadline_ms: int = 0
+    ended_ms: int = 0
+    failure: Failure | None = None
+    failed_step: str = ""
+    steps: tuple[StepView, ...] = ()
+    signals_waiting: dict[str, int] = {}
+    """Signals that no step has consumed yet: name to count."""
+    metadata: dict[str, str] = {}
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when the status can change no more."""
+        return self.status in TERMINAL
+
+    def step(self, step_id: str) -> StepView:
+        """Return the step of that id; raise ``KeyError`` if there is none."""
+        for step in self.steps:
+            if step.id == step_id:
+                return step
+        raise KeyError(step_id)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A register as it was read, and when it was written."""
+
+    register: Register
+    time_ms: int
+
+
+def of_request(
+    run: str, requested: RunRequested, time_ms: int, presence: Sequence[WorkerPresence] | None
+) -> RunView:
+    """Return the view of a run that no engine has taken yet; without presence, without notes."""
+    notes: tuple[Note, ...] = ()
+    if presence is not None:
+        notes = (Note("requested, not yet taken by an engine"), *_engine_notes(presence))
+    return RunView(
+        id=run,
+        workflow=requested.workflow,
+        status="requested",
+        definition=requested.definition,
+        requested_ms=time_ms,
+        metadata=requested.metadata,
+        notes=notes,
+    )
+
+
+def of_document(
+    document: RunDocument,
+    definition: WorkflowDefinition | None,
+    registers: Mapping[str, Held],
+    presence: Sequence[WorkerPresence] | None,
+) -> RunView:
+    """Return the view of a run.
+
+    Without its definition only steps that have begun are shown; without presence no notes.
+    """
+    known = {step.id: step for step in definition.steps} if definition else {}
+    names = [*known, *(name for name in document.steps if name not in known)]
+    steps = tuple(
+        _step_view(name, known.get(name), document.steps.get(name), registers.get(name))
+        for name in names
+    )
+    notes: tuple[Note, ...] = ()
+    if presence is not None and not document.is_terminal:
+        notes = _notes(document, steps, presence)
+    return RunView(
+        id=document.run,
+        workflow=document.workflow,
+        status=document.status,
+        definition=document.definition,
+        requested_ms=document.requested_ms,
+        deadline_ms=document.deadline_ms,
+        ended_ms=document.ended_ms,
+        failure=document.failure,
+        failed_step=document.failed_step,
+        steps=steps,
+        signals_waiting={name: len(events) for name, events in document.signals.items() if events},
+        metadata=document.metadata,
+        notes=notes,
+    )
+
+
+def _step_view(
+    name: str, step: Step | None, entry: StepEntry | None, held: Held | None
+) -> StepView:
+    view = StepView(id=name, kind="")
+    match step:
+        case TaskStep() | AgentLoopStep():
+            kind = str(step.__struct_config__.tag)
+            view = StepView(id=name, kind=kind, type=step.type, after=step.after)
+        case SignalStep():
+            view = StepView(id=name, kind="signal", signal=step.signal, after=step.after)
+        case None:
+            pass
+        case _:
+            assert_never(step)
+    if entry is None:
+        return view
+    view = msgspec.structs.replace(
+        view,
+        status=entry.status,
+        iterations=entry.iterations,
+        started_ms=entry.started_ms,
+        ended_ms=entry.ended_ms,
+        failure=entry.failure,
+    )
+    if entry.status in ("active", "parked"):
+        return _live(view, held)
+    return view
+
+
+def _live(view: StepView, held: Held | None) -> StepView:
+    if held is None:
+        if view.kind == "signal":
+            return msgspec.structs.replace(view, doing="awaiting_signal", since_ms=view.started_ms)
+        return view
+    register = held.register
+    match register:
+        case Task():
+            return _of_task(view, register, "queued_or_running", held.time_ms, 0)
+        case Delayed():
+            return _of_task(view, register.task, "delayed", held.time_ms, register.due_ms)
+        case Sleeping():
+            return _of_task(view, register.task, "sleeping", held.time_ms, register.due_ms)
+        case Parked():
+            return _of_task(view, register.task, "parked", register.parked_ms, 0)
+        case Ended():
+            # The document is about to follow; the register is the truth of the step.
+            return msgspec.structs.replace(
+                view,
+                status=register.outcome,
+                iterations=register.iterations,
+                ended_ms=register.ended_ms,
+                failure=register.failure,
+            )
+        case _:
+            assert_never(register)
+
+
+def _of_task(view: StepView, task: Task, doing: Doing, since_ms: int, due_ms: int) -> StepView:
+    return msgspec.structs.replace(
+        view,
+        doing=doing,
+        iteration=task.iteration,
+        iterations=task.iteration,
+        attempt=task.attempt,
+        max_iterations=task.max_iterations if task.loop else 0,
+        since_ms=since_ms,
+        due_ms=due_ms,
+        deadline_ms=task.deadline_ms,
+        started_ms=task.started_ms or view.started_ms,
+        failure=view.failure or task.last_failure,
+    )
+
+
+# ---------------------------------------------------------------- what a person should know
+
+
+def _notes(
+    document: RunDocument, steps: Sequence[StepView], presence: Sequence[WorkerPresence]
+) -> tuple[Note, ...]:
+    notes = list(_engine_notes(presence))
+    for step in steps:
+        if step.status == "parked":
+            notes.append(_parked_note(document.run, step))
+        elif step.doing == "awaiting_signal":
+            notes.append(
+                Note(
+                    f"step {step.id!r} waits for the signal {step.signal!r}",
+                    f"treadle run signal {document.run} {step.signal}",
+                )
+            )
+        elif step.status == "active" and step.type:
+            notes.extend(_worker_notes(step, document.domain, presence))
+    return tuple(notes)
+
+
+def _engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:
+    if any(process.role == "engine" for process in presence):
+        return ()
+    return (Note("no engine is running, so nothing moves", "treadle engine"),)
+
+
+def _worker_notes(
+    step: StepView, domain: str, presence: Sequence[WorkerPresence]
+) -> tuple[Note, ...]:
+    if any(
+        process.role == "worker" and process.domain == domain and step.type in process.types
+        for process in presence
+    ):
+        return ()
+    text = f"step {step.id!r}: no worker serves task type {step.type!r}"
+    return (Note(text, "treadle worker app.py"),)
+
+
+def _parked_note(run: str, step: StepView) -> Note:
+    why = step.failure.type if step.failure else "a bound"
+    at = f" after {step.iterations} iterations" if step.iterations else ""
+    raise_by = "--max-duration +300" if why == "max_duration" else "--max-iterations +10"
+    text = f"step {step.id!r} is parked at {why}{at}"
+    return Note(text, f"treadle run resume {run} {raise_by}")

@@ -1,0 +1,65 @@
+"""Waiting for something to change: woken by the subject it is published to, never only by that.
+
+A core subscription may miss a message and hears it a moment before it can be read, so a ring is
+followed by a few quick looks, and a slow poll goes on in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from treadle.sdk.bus.connection import Connection, Message
+
+POLL_S = 1.0
+"""Between two looks that nothing asked for: the longest a missed ring can cost."""
+RECHECKS_S = (0.005, 0.02, 0.1)
+"""Looks after a ring, until what rang can be read."""
+
+
+class Waiter:
+    """Wakes its owner when one of some subjects is published to, and every ``POLL_S``."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+        self._rechecks: list[float] = []
+
+    def ring(self, _message: Message) -> None:
+        """Wake the owner."""
+        self._rung.set()
+
+    async def wait(self, longest_s: float) -> None:
+        """Return after a ring, or when it is time to look again."""
+        pause_s = self._rechecks.pop(0) if self._rechecks else POLL_S
+        try:
+            async with asyncio.timeout(min(pause_s, longest_s)):
+                await self._rung.wait()
+        except TimeoutError:
+            return
+        self._rung.clear()
+        self._rechecks = list(RECHECKS_S)
+
+
+@asynccontextmanager
+async def waiting_on(connection: Connection, *subjects: str) -> AsyncGenerator[Waiter]:
+    """Give a waiter that hears these subjects; look once after entering, then wait."""
+    waiter = Waiter()
+    subscriptions = [await connection.subscribe(subject, waiter.ring) for subject in subjects]
+    try:
+        yield waiter
+    finally:
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+
+
+class Deadline:
+    """A bound on a whole operation; None is unlimited."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def remaining_s(self) -> float:
+        """Return the seconds left; not positive when the time is over."""
+        return float("inf") if self._end is None else self._end - time.monotonic()

@@ -1,0 +1,133 @@
+"""The edges of a definition: unknown steps, cycles, and steps that could never start."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator
+
+from treadle.sdk import wording
+from treadle.sdk.definition import Step, WorkflowDefinition
+from treadle.sdk.errors import Problem
+from treadle.sdk.limits import CYCLES_MAX, EDGES_MAX
+from treadle.sdk.wording import Suggestions
+
+
+def problems_of_edges(definition: WorkflowDefinition) -> Iterator[Problem]:
+    """Yield every problem of the ``after`` lists."""
+    edges = sum(len(step.after) for step in definition.steps)
+    if edges > EDGES_MAX:
+        yield Problem(
+            "steps",
+            f"the after lists have {edges} entries together, and {EDGES_MAX} are allowed, because "
+            "they are looked at whenever a step ends. Let one step gather the others.",
+        )
+        return
+    yield from _unknown(definition)
+    graph = _Graph(definition.steps)
+    yield from graph.cycles()
+    yield from graph.unreachable()
+
+
+def _unknown(definition: WorkflowDefinition) -> Iterator[Problem]:
+    known = {step.id for step in definition.steps}
+    suggestions = Suggestions()
+    for i, step in enumerate(definition.steps):
+        named: set[str] = set()
+        for j, other in enumerate(step.after):
+            path = wording.item(f"steps[{i}].after", j)
+            waits = f"step {wording.shown(step.id)} waits for {wording.shown(other)}"
+            if other in named:
+                yield Problem(path, f"{waits} twice. Remove one of the two.")
+            elif other not in known:
+                nearest = suggestions.nearest(other, known - {step.id})
+                remedy = f"Did you mean {nearest!r}?" if nearest else "Add it, or correct after."
+                yield Problem(path, f"{waits}, which is not a step. {remedy}")
+            named.add(other)
+
+
+class _Graph:
+    """Steps by id with what they wait for; of steps with one id, the first."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.index: dict[str, int] = {}
+        self.after: dict[str, tuple[str, ...]] = {}
+        for i, step in enumerate(steps):
+            if step.id not in self.index:
+                self.index[step.id] = i
+                self.after[step.id] = step.after
+        self.blamed: set[str] = set()
+        """Steps that cannot start for a reason that is already reported."""
+
+    def path(self, step_id: str, other: str) -> str:
+        """Return the path of the entry by which a step waits for another."""
+        return wording.item(f"steps[{self.index[step_id]}].after", self.after[step_id].index(other))
+
+    def cycles(self) -> Iterator[Problem]:
+        """Yield a problem for each wait that has to go for the graph to have no cycle."""
+        waits = {
+            step_id: [other for other in dict.fromkeys(after) if other in self.index]
+            for step_id, after in self.after.items()
+        }
+        for _ in range(CYCLES_MAX):
+            try:
+                graphlib.TopologicalSorter(waits).prepare()
+            except graphlib.CycleError as exc:
+                circle = self._circle(exc.args[1][:-1])
+            else:
+                return
+            self.blamed.update(circle)
+            yield self._cycle(circle)
+            waits[circle[0]].remove(circle[1])
+
+    def _circle(self, members: list[str]) -> list[str]:
+        """Return a cycle, each waiting for the next, from the step written first."""
+        # In graphlib's order each is waited for by the next.
+        members = members[::-1]
+        start = min(range(len(members)), key=lambda i: self.index[members[i]])
+        return members[start:] + members[: start + 1]
+
+    def _cycle(self, circle: list[str]) -> Problem:
+        path = self.path(circle[0], circle[1])
+        if circle[0] == circle[1]:
+            return Problem(
+                path, f"step {wording.shown(circle[0])} waits for itself. Remove it from after."
+            )
+        chain = " -> ".join(wording.shown(step_id) for step_id in circle)
+        return Problem(
+            path,
+            f"the steps {chain} wait for each other in a cycle, so none of them could start. "
+            "Remove one of these waits.",
+        )
+
+    def unreachable(self) -> Iterator[Problem]:
+        """Yield a problem for each further step that could never start."""
+        for step_id, after in self.after.items():
+            if any(other not in self.index for other in after):
+                self.blamed.add(step_id)
+        startable = self._startable()
+        for step_id, after in self.after.items():
+            if step_id in startable or step_id in self.blamed:
+                continue
+            cause = next(other for other in after if other not in startable)
+            yield Problem(
+                self.path(step_id, cause),
+                f"step {wording.shown(step_id)} could never start: it waits for "
+                f"{wording.shown(cause)}, which could not start either. Correct that step first.",
+            )
+
+    def _startable(self) -> set[str]:
+        missing = {step_id: len(set(after)) for step_id, after in self.after.items()}
+        dependents: dict[str, list[str]] = {}
+        for step_id, after in self.after.items():
+            for other in set(after):
+                dependents.setdefault(other, []).append(step_id)
+        ready = [step_id for step_id, count in missing.items() if count == 0]
+        startable: set[str] = set()
+        while ready:
+            step_id = ready.pop()
+            startable.add(step_id)
+            for dependent in dependents.get(step_id, ()):
+                missing[dependent] -= 1
+                if missing[dependent] == 0:
+                    ready.append(dependent)
+        return startable

@@ -1,0 +1,95 @@
+"""Limits of a definition: each a named constant with the reason for its number.
+
+Validation refuses what lies outside; the published JSON schema carries the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEPS_MAX = 1_000
+"""Steps of one workflow. The run document holds an entry for each and is read and written at
+every transition; at about 60 bytes an entry this keeps it below a tenth of a NATS message."""
+
+EDGES_MAX = 10_000
+"""Entries of all ``after`` lists together, the second factor of the cost of one transition. A
+layer of 100 steps that all wait for another layer of 100 is just within."""
+
+DEFINITION_BYTES_MAX = 512 * 1024
+"""Size of a definition as JSON. It is stored as one message, of at most 1 MiB by default."""
+
+DEPTH_MAX = 64
+"""Nesting of documents and payloads. Python raises ``RecursionError`` a few hundred levels deep,
+and where exactly depends on the caller's stack; real data stays below 20."""
+
+NODES_MAX = 100_000
+"""Values of one document after its YAML aliases are followed. Ten lines of nested aliases
+stand for a billion values."""
+
+DURATION_S_MAX = 10 * 366 * 24 * 3600
+"""Ten years. A longer bound bounds nothing and is a mistaken unit."""
+
+ITERATIONS_MAX = 1_000_000
+"""Iterations of one loop. Every iteration leaves an event in the history; a million of them with
+a kilobyte of output each is a gigabyte for one run."""
+
+ATTEMPTS_MAX = 1_000
+"""Executions under one retry policy. At a minute of delay that is most of a day; what fails longer
+needs a person, not an attempt."""
+
+MULTIPLIER_MAX = 100.0
+"""Factor of exponential growth. Anything above reaches ``max_delay_s`` at the second failure."""
+
+NON_RETRYABLE_MAX = 100
+"""Error names of one retry policy; they are compared at every failure."""
+
+TEXT_CHARS_MAX = 10_000
+"""Characters of a description."""
+
+SUGGESTIONS_MAX = 50
+"""Spelling suggestions worked out for one definition: each compares one word with all steps."""
+
+CYCLES_MAX = 20
+"""Cycles reported at once: each is a search through the whole graph."""
+
+WORD_CHARS_MAX = 128
+"""Longest word that is shown in full and compared with others for a suggestion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers a field may hold, both ends included, and why."""
+
+    least: float
+    most: float
+    why: str
+
+
+_DURATION = Range(
+    0, DURATION_S_MAX, "it is a number of seconds, where 0 means none, of ten years at most"
+)
+_BUDGET = Range(
+    0, ITERATIONS_MAX, "it is the iteration from which the handler is told, where 0 means never"
+)
+
+#: Every number of a definition, by the name of its field.
+RANGES: dict[str, Range] = {
+    "timeout_s": _DURATION,
+    "max_duration_s": _DURATION,
+    "loop_delay_s": _DURATION,
+    "delay_s": _DURATION,
+    "max_delay_s": _DURATION,
+    "max_iterations": Range(
+        1,
+        ITERATIONS_MAX,
+        "a loop without a bound never ends when its handler never completes, and each iteration "
+        "stays in the run's history",
+    ),
+    "budget_warn_at": _BUDGET,
+    "budget_force_at": _BUDGET,
+    "max_attempts": Range(
+        1, ATTEMPTS_MAX, "it counts executions, the first included, where 1 means no retry"
+    ),
+    "multiplier": Range(1, MULTIPLIER_MAX, "it is the factor by which the delay grows"),
+    "jitter": Range(0, 1, "it is the share of the delay by which it varies"),
+}

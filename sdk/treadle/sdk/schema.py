@@ -1,0 +1,81 @@
+"""The published JSON schema of definitions: docs/workflow.schema.json.
+
+Derived from the types, their docstrings and the limits, so it cannot say something else than
+the decoder. It knows shapes, names and ranges; edges (cycles, unknown steps) are beyond JSON
+schema. ``python -m treadle.sdk.schema > docs/workflow.schema.json`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from typing import Any
+
+import msgspec
+
+from treadle.sdk import definition as definition_module
+from treadle.sdk.definition import WorkflowDefinition
+from treadle.sdk.ids import ID_CHARS_MAX
+from treadle.sdk.limits import NON_RETRYABLE_MAX, RANGES, STEPS_MAX, TEXT_CHARS_MAX, WORD_CHARS_MAX
+
+_ID = {"pattern": f"^[A-Za-z0-9_-]{{1,{ID_CHARS_MAX}}}$"}
+
+#: What the types cannot say, by field.
+_NARROWER: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("name", "id", "type", "signal"), _ID),
+    **{name: {"minimum": r.least, "maximum": r.most} for name, r in RANGES.items()},
+    "steps": {"minItems": 1, "maxItems": STEPS_MAX},
+    "after": {"uniqueItems": True},
+    "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
+    "description": {"maxLength": TEXT_CHARS_MAX},
+}
+_ITEMS: dict[str, dict[str, Any]] = {
+    "after": _ID,
+    "non_retryable": {"minLength": 1, "maxLength": WORD_CHARS_MAX},
+}
+
+
+def workflow_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a workflow definition."""
+    schema = msgspec.json.schema(WorkflowDefinition)
+    described = _field_docs()
+    for name, part in schema["$defs"].items():
+        for field, of in part["properties"].items():
+            of.update(_NARROWER.get(field, {}))
+            if field in _ITEMS:
+                of["items"].update(_ITEMS[field])
+            if text := described.get((name, field), described.get(("_StepBase", field))):
+                of["description"] = text
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Treadle workflow",
+        **schema,
+    }
+
+
+def _field_docs() -> dict[tuple[str, str], str]:
+    """Return the texts below the fields of the definition types, by class and field."""
+    docs: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(definition_module)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, below in zip(node.body, node.body[1:], strict=False):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    docs[node.name, name] = inspect.cleandoc(text).replace("\n", " ")
+                case _:
+                    pass
+    return docs
+
+
+def schema_text() -> str:
+    """Return the schema as the published file holds it."""
+    return msgspec.json.format(msgspec.json.encode(workflow_schema()), indent=2).decode() + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())

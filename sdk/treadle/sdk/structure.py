@@ -1,0 +1,206 @@
+"""Plain data into the types of a definition: every structural fault at once, with its path.
+
+Builder, YAML and JSON all pass through here, so they accept and refuse the same. What cannot be
+read is reported and stands in the draft as something harmless, so that ``validation.py`` can
+still judge the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, cast, get_args, get_origin
+
+import msgspec
+import msgspec.structs
+
+from treadle.sdk import wording
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    Retry,
+    SignalStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+)
+from treadle.sdk.errors import Problem
+from treadle.sdk.limits import STEPS_MAX
+from treadle.sdk.wording import Suggestions
+
+STEP_KINDS: dict[str, type[TaskStep] | type[AgentLoopStep] | type[SignalStep]] = {
+    "task": TaskStep,
+    "agent_loop": AgentLoopStep,
+    "signal": SignalStep,
+}
+
+#: Why a field is required, and what to do.
+_MISSING = {
+    "name": "the name identifies the workflow. Give it one",
+    "steps": "a workflow is made of steps. Give it a list of them",
+    "id": "the id identifies a step in its workflow. Give the step one",
+    "type": "workers register their handlers under the task type. Give the step one",
+    "signal": "the step completes when a signal of this name arrives. Name the signal",
+    "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
+    "never completes would iterate for ever. Set it, for example to 10",
+}
+_EXPECTED: dict[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+}
+_UNREADABLE = object()
+
+
+class Structure:
+    """Reads one definition and collects its problems."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._suggestions = Suggestions()
+
+    def definition(self, plain: object) -> WorkflowDefinition:
+        """Return the definition as far as it can be read; ``problems`` holds the rest."""
+        if not isinstance(plain, Mapping):
+            self._expect("", "the fields of a workflow", plain)
+            return WorkflowDefinition(name="", steps=())
+        values = self._fields(
+            cast("Mapping[object, object]", plain),
+            WorkflowDefinition,
+            "",
+            {"name": "", "steps": ()},
+        )
+        return WorkflowDefinition(**values)
+
+    # ---------------------------------------------------------------- structs
+
+    def _fields(
+        self,
+        plain: Mapping[object, object],
+        cls: type[msgspec.Struct],
+        path: str,
+        stand_ins: Mapping[str, object],
+    ) -> dict[str, Any]:
+        known = _fields_of(cls)
+        tag_field = cls.__struct_config__.tag_field
+        for key in plain:
+            if key not in known and key != tag_field:
+                self._unknown_field(path, key, known)
+        values: dict[str, Any] = {}
+        for name, info in known.items():
+            where = wording.field(path, name)
+            value = _UNREADABLE
+            if name in plain:
+                value = self._value(plain[name], info.type, where)
+            elif info.required:
+                self._report(where, f"{name} is required: {_MISSING[name]}.")
+            if value is not _UNREADABLE:
+                values[name] = value
+            elif info.required:
+                values[name] = stand_ins[name]
+        return values
+
+    def _steps(self, value: object, path: str) -> object:
+        items = self._items(value, path, "a list of steps")
+        if items is None:
+            return _UNREADABLE
+        if len(items) > STEPS_MAX:
+            self._report(
+                path,
+                f"the workflow has {len(items)} steps, and {STEPS_MAX} are allowed, because every "
+                "transition reads and writes an entry for each. Split the workflow, or let one "
+                "step work through a list.",
+            )
+            return _UNREADABLE
+        return tuple(self._step(step, wording.item(path, i)) for i, step in enumerate(items))
+
+    def _step(self, plain: object, path: str) -> Step:
+        stand_ins = {"id": path, "type": "_", "signal": "_", "max_iterations": 1}
+        if not isinstance(plain, Mapping):
+            self._expect(path, "the fields of a step", plain)
+            return TaskStep(id=path, type="_")
+        fields = cast("Mapping[object, object]", plain)
+        kind = fields.get("kind")
+        cls = STEP_KINDS.get(kind) if isinstance(kind, str) else None
+        if cls is not None:
+            return cls(**self._fields(fields, cls, path, stand_ins))
+        self._one_of(wording.field(path, "kind"), kind, STEP_KINDS, "kind" in fields)
+        # The id is still read, so that steps which wait for this one are not blamed.
+        step_id = fields.get("id")
+        return TaskStep(id=step_id if isinstance(step_id, str) else path, type="_")
+
+    # ---------------------------------------------------------------- values
+
+    def _value(self, value: object, kind: object, path: str) -> object:
+        """Return the value as its field has it, or ``_UNREADABLE`` after reporting why."""
+        if kind is Retry:
+            if not isinstance(value, Mapping):
+                return self._expect(path, "the fields of a retry policy", value)
+            return Retry(**self._fields(cast("Mapping[object, object]", value), Retry, path, {}))
+        if kind == tuple[str, ...]:
+            return self._texts(value, path)
+        if get_origin(kind) is tuple:
+            return self._steps(value, path)
+        if get_origin(kind) is Literal:
+            options = get_args(kind)
+            if isinstance(value, str) and value in options:
+                return value
+            return self._one_of(path, value, options, True)
+        if kind in _EXPECTED:
+            return self._scalar(value, kind, path)
+        if value is None or isinstance(value, dict):  # input_schema, the one field left
+            return cast("object", value)
+        return self._expect(path, "a JSON schema, an object", value)
+
+    def _scalar(self, value: object, kind: object, path: str) -> object:
+        try:
+            return cast("object", msgspec.convert(value, kind, strict=True))
+        except msgspec.ValidationError:
+            return self._expect(path, _EXPECTED[kind], value)
+
+    def _texts(self, value: object, path: str) -> object:
+        items = self._items(value, path, "a list of names")
+        if items is None:
+            return _UNREADABLE
+        for i, entry in enumerate(items):
+            if not isinstance(entry, str):
+                self._expect(wording.item(path, i), "a name", entry)
+        # The place of an unreadable entry is kept: the paths of the others count it.
+        return tuple(entry if isinstance(entry, str) else "" for entry in items)
+
+    def _items(self, value: object, path: str, expected: str) -> Sequence[object] | None:
+        if isinstance(value, (list, tuple)):
+            return cast("Sequence[object]", value)
+        self._expect(path, expected, value)
+        return None
+
+    # ---------------------------------------------------------------- problems
+
+    def _report(self, path: str, text: str) -> object:
+        self.problems.append(Problem(path, text))
+        return _UNREADABLE
+
+    def _expect(self, path: str, expected: str, value: object) -> object:
+        got = "nothing" if value is None else f"{wording.shown(value)} ({type(value).__name__})"
+        unquoted = expected in ("text", "a name") and isinstance(value, (int, float))
+        remedy = "Put it in quotes" if unquoted else "Correct it"
+        return self._report(path, f"expected {expected}, got {got}. {remedy}.")
+
+    def _one_of(self, path: str, value: object, options: Any, given: bool) -> object:
+        names = ", ".join(options)
+        if not given:
+            return self._report(path, f"it is required. Set it to one of {names}.")
+        nearest = self._suggestions.nearest(value, options)
+        did_you_mean = f" Did you mean {nearest!r}?" if nearest else ""
+        return self._report(path, f"{wording.shown(value)} is none of {names}.{did_you_mean}")
+
+    def _unknown_field(self, path: str, key: object, known: Mapping[str, object]) -> None:
+        nearest = self._suggestions.nearest(key, known)
+        remedy = f"Did you mean {nearest!r}?" if nearest else f"Known are: {', '.join(known)}."
+        self._report(
+            wording.field(path, wording.key(key)), f"there is no such field here. {remedy}"
+        )
+
+
+@cache
+def _fields_of(cls: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {info.name: info for info in msgspec.structs.fields(cls)}

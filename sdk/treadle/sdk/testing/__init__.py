@@ -1,0 +1,10 @@
+"""Testing workflows: in memory with virtual time, or against a real server of one's own.
+
+``simulate`` needs nothing but the workflow and its worker. ``local`` starts a nats-server, an
+engine and workers in this process and gives a client.
+"""
+
+from treadle.sdk.testing.local import local
+from treadle.sdk.testing.simulation import Resume, Signal, SimulatedRun, SimulatedStep, simulate
+
+__all__ = ["Resume", "Signal", "SimulatedRun", "SimulatedStep", "local", "simulate"]

@@ -1,0 +1,155 @@
+"""Executions in the simulated world: real handlers, their contexts, and their verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.sdk.errors import HandlerError, InvariantError
+from treadle.sdk.messages import (
+    Checkpoint,
+    Event,
+    Failure,
+    FromRun,
+    FromSteps,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    Task,
+)
+from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress
+from treadle.sdk.testing.clock import VirtualLoop
+from treadle.worker.execution import Call, execute
+from treadle.worker.registry import Handler
+from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict
+
+if TYPE_CHECKING:
+    from treadle.sdk.testing.world import World
+
+RUN_ID = "simulated"
+
+
+class Executor:
+    """Runs the handlers of the tasks that the world gives out."""
+
+    def __init__(self, world: World, handlers: Mapping[str, Handler], loop: VirtualLoop) -> None:
+        self._world = world
+        self._handlers = handlers
+        self._loop = loop
+        self._running: set[asyncio.Task[None]] = set()
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a handler runs or its verdict is on its way."""
+        return bool(self._running or self._calls)
+
+    def cancel(self) -> None:
+        """Stop every handler that runs."""
+        for call in list(self._calls.values()):
+            call.stop("cancelled")
+
+    def execute(self, step_id: str, task_type: str, token: int, task: Task) -> None:
+        """Start the handler of a task; an older execution of the step is fenced off."""
+        handler = self._handlers.get(task_type)
+        if handler is None:
+            raise HandlerError(
+                f"step {step_id!r} has task type {task_type!r}, which the worker does not handle "
+                f"(it handles {sorted(self._handlers)}). Register it with @worker.handler."
+            )
+        address = RegisterAddress(MAIN_DOMAIN, RUN_ID, step_id, task_type)
+        port = _Port(self._world, self._loop, step_id, token, task)
+        call = Call(handler, task, address, port)
+        if step_id in self._calls:
+            self._calls[step_id].stop("fenced")
+        self._calls[step_id] = call
+        running = self._loop.create_task(self._run(call, port))
+        self._running.add(running)
+        running.add_done_callback(self._done)
+
+    def _done(self, running: asyncio.Task[None]) -> None:
+        self._running.discard(running)
+        self._world.check_idle()
+
+    async def _run(self, call: Call, port: _Port) -> None:
+        timeout_ms = call.task.timeout_ms
+        timer = (
+            self._loop.call_later(timeout_ms / 1000, call.stop, "timeout") if timeout_ms else None
+        )
+        verdict = await execute(call)
+        call.close()
+        if timer is not None:
+            timer.cancel()
+        if self._calls.get(call.address.step) is call:
+            del self._calls[call.address.step]
+        self._loop.call_soon(self._settle, call, port, verdict)
+
+    def _settle(self, call: Call, port: _Port, verdict: Verdict) -> None:
+        task, address = call.task, call.address
+        common: dict[str, Any] = {
+            "step": address.step,
+            "type": address.type,
+            "token": port.token,
+            "head": port.head,
+            "iteration": task.iteration,
+            "attempt": task.attempt,
+        }
+        match verdict:
+            case Continue():
+                output = msgspec.Raw(verdict.output)
+                event: Event = StepContinued(**common, output=output, delay_ms=verdict.delay_ms)
+            case Complete():
+                event = StepCompleted(**common, output=msgspec.Raw(verdict.output))
+            case Fail():
+                event = StepFailed(**common, failure=verdict.failure)
+            case Stopped(reason="timeout"):
+                text = f"the attempt ran longer than its timeout of {task.timeout_ms / 1000:g} s"
+                event = StepFailed(**common, failure=Failure("timeout", text))
+            case Stopped():
+                self._world.check_idle()
+                return
+        self._world.publish(event)
+
+
+class _Port:
+    """The outside of one simulated execution."""
+
+    def __init__(
+        self, world: World, loop: VirtualLoop, step_id: str, token: int, task: Task
+    ) -> None:
+        self._world = world
+        self._loop = loop
+        self._step_id = step_id
+        self._task = task
+        self.token = token
+        self.head = token
+
+    def now_ms(self) -> int:
+        return self._world.now_ms()
+
+    def progress(self) -> None:
+        return
+
+    async def read_input(self, source: FromRun | FromSteps) -> msgspec.Raw:
+        raise InvariantError(f"simulated inputs are always inline, not {source!r}")
+
+    async def load_checkpoint(self) -> Checkpoint | None:
+        return self._world.load(self._step_id, self._task)
+
+    async def save_checkpoint(self, state: bytes) -> Checkpoint:
+        task = self._task
+        checkpoint = Checkpoint(
+            iteration=task.iteration,
+            attempt=task.attempt,
+            token=self.token,
+            nonce="",
+            state=msgspec.Raw(state),
+        )
+        self.head = self._world.save(self._step_id, self.head, checkpoint)
+        return checkpoint
+
+    async def run_blocking(self, call: Callable[[], object]) -> object:
+        return await self._loop.run_blocking(call)

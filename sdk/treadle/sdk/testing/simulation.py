@@ -1,0 +1,188 @@
+"""Run a workflow in memory: no server, no waiting, the real core and the real handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from treadle.engine.core import Plan
+from treadle.sdk import payload
+from treadle.sdk.builder import Workflow
+from treadle.sdk.definition import WorkflowDefinition, content_hash
+from treadle.sdk.errors import RunCancelled, RunFailed, UnknownRun
+from treadle.sdk.messages import CancelRequested, ResumeRequested, RunRequested, SignalReceived
+from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.executor import RUN_ID
+from treadle.sdk.testing.world import Recorded, World
+
+if TYPE_CHECKING:
+    from treadle.worker import Worker
+
+T = TypeVar("T")
+DEFAULT_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """A signal to send to a simulated run."""
+
+    name: str
+    payload: Any = None
+    after_s: float = 0
+    """Virtual seconds after the start."""
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """A resume, with raised bounds, of whatever is parked."""
+
+    after_s: float
+    add_iterations: int = 0
+    add_duration_s: float = 0
+
+
+class SimulatedStep(msgspec.Struct, frozen=True):
+    """How a step of a simulated run stands at the end."""
+
+    status: str
+    iterations: int
+    output: Any = None
+
+
+class SimulatedRun:
+    """A run at the end of its simulation: it ended, is parked, or waits for a signal."""
+
+    def __init__(self, world: World, plan: Plan, elapsed_s: float) -> None:
+        assert world.run is not None
+        self._world = world
+        self._plan = plan
+        self._document = world.run
+        self.status: str = world.run.status
+        self.reason: str = world.run.failure.type if world.run.failure else ""
+        """Type of the failure that ended the run, or name of the bound at which it is parked."""
+        self.message: str = world.run.failure.message if world.run.failure else ""
+        self.elapsed_s = elapsed_s
+        """Virtual seconds from start to end."""
+        self.history: tuple[Recorded, ...] = tuple(world.history)
+
+    def step(self, step_id: str) -> SimulatedStep:
+        """Return how a step stands; raise ``KeyError`` for a step the workflow does not have."""
+        self._plan.steps[step_id]
+        entry = self._document.steps.get(step_id)
+        status = entry.status if entry else "waiting"
+        output = None
+        if status in ("completed", "failed"):
+            output = payload.decode(f"output of step {step_id!r}", self._world.output(step_id))
+        return SimulatedStep(status, self._world.iterations(step_id), output)
+
+    def result(self, type_: Any = Any) -> Any:
+        """Return the run's output; raise ``RunFailed`` or ``RunCancelled`` as a client would."""
+        failure = self._document.failure
+        if self.status == "cancelled":
+            raise RunCancelled(RUN_ID, self.message)
+        if self.status != "completed":
+            if failure is None:
+                raise UnknownRun(f"{RUN_ID} ({self.status}: it waits for a signal)")
+            step = self._document.failed_step
+            raise RunFailed(RUN_ID, step, self._world.iterations(step) if step else 0, failure)
+        sinks = self._plan.sinks
+        if len(sinks) == 1:
+            return payload.decode("output of the run", self._world.output(sinks[0]), type_)
+        pairs = (b'"%b":%b' % (s.encode(), bytes(self._world.output(s))) for s in sinks)
+        return payload.decode("output of the run", b"{" + b",".join(pairs) + b"}", type_)
+
+
+async def simulate(
+    workflow: Workflow | WorkflowDefinition,
+    input: Any = None,
+    worker: Worker | Sequence[Worker] = (),
+    *,
+    now: datetime | str = DEFAULT_NOW,
+    signals: Mapping[str, Any] | Sequence[Signal] = (),
+    resume: Resume | None = None,
+    cancel_after_s: float | None = None,
+) -> SimulatedRun:
+    """Run the workflow to its end in virtual time and return how it stands.
+
+    Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
+    maps names to payloads, sent at the start, or lists ``Signal`` objects with their times.
+    The run is returned as it is when nothing more can happen: ended, parked, or waiting for a
+    signal. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
+    ``HandlerError`` if the worker lacks a handler.
+    """
+    definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+    workers = list(worker) if isinstance(worker, Sequence) else [worker]
+    handlers = {t: h for w in workers for t, h in w.handlers.items()}
+    start = datetime.fromisoformat(now) if isinstance(now, str) else now
+    plan = Plan(definition, content_hash(definition))
+    request = RunRequested(
+        workflow=definition.name,
+        definition=plan.hash,
+        input=msgspec.Raw(payload.encode("input of the run", input)),
+    )
+    planned = _planned(signals)
+
+    def run() -> SimulatedRun:
+        loop = VirtualLoop()
+        world = World(plan, handlers, round(start.timestamp() * 1000), loop)
+
+        async def main() -> SimulatedRun:
+            _schedule(world, planned, resume, cancel_after_s)
+            world.publish(request)
+            await world.wait_idle()
+            return SimulatedRun(world, plan, loop.time())
+
+        try:
+            return loop.run_until_complete(main())
+        finally:
+            _close(loop)
+
+    # A thread of its own: the caller's loop runs in real time and cannot hold another one.
+    return await asyncio.to_thread(run)
+
+
+def _planned(signals: Mapping[str, Any] | Sequence[Signal]) -> list[tuple[Signal, SignalReceived]]:
+    listed = (
+        [Signal(name, value) for name, value in signals.items()]
+        if isinstance(signals, Mapping)
+        else list(signals)
+    )
+    return [
+        (s, SignalReceived(name=s.name, payload=msgspec.Raw(payload.encode(s.name, s.payload))))
+        for s in listed
+    ]
+
+
+def _schedule(
+    world: World,
+    signals: list[tuple[Signal, SignalReceived]],
+    resume: Resume | None,
+    cancel_after_s: float | None,
+) -> None:
+    for index, (signal, event) in enumerate(signals):
+        world.after(
+            f"signal-{index}",
+            signal.after_s,
+            lambda event=event: world.publish(event),  # type: ignore[misc]
+        )
+    if cancel_after_s is not None:
+        cancel = CancelRequested(reason="cancelled by the test")
+        world.after("cancel", cancel_after_s, lambda: world.publish(cancel))
+    if resume is not None:
+        request = ResumeRequested(
+            add_iterations=resume.add_iterations,
+            add_duration_ms=round(resume.add_duration_s * 1000),
+        )
+        world.after("resume", resume.after_s, lambda: world.publish(request))
+
+
+def _close(loop: VirtualLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()

@@ -1,0 +1,271 @@
+"""The whole engine in memory: the real core and the real handlers, no server, no waiting.
+
+What JetStream holds is a few dictionaries here, and a sequence counter; registers are fenced
+by it exactly as on a server. Everything else is the code that runs in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import msgspec
+
+from treadle.engine.core import (
+    Moment,
+    Placed,
+    Plan,
+    RunEvent,
+    StepEnded,
+    StepParked,
+    StepResumed,
+    advance,
+    apply,
+    effects,
+    request,
+)
+from treadle.sdk.definition import SignalStep
+from treadle.sdk.errors import InvariantError
+from treadle.sdk.messages import (
+    Checkpoint,
+    Delayed,
+    Ended,
+    Event,
+    Inline,
+    Parked,
+    Register,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+    Sleeping,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    Task,
+    TaskDue,
+    TaskLost,
+    TimerFired,
+)
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import MAIN_DOMAIN
+from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.executor import RUN_ID, Executor
+from treadle.worker.execution import Fenced
+from treadle.worker.registry import Handler
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """An event of the simulated history."""
+
+    sequence: int
+    time_ms: int
+    event: Event
+
+
+class World:
+    """One run, its registers, checkpoints, timers and executions."""
+
+    def __init__(
+        self, plan: Plan, handlers: dict[str, Handler], now_ms: int, loop: VirtualLoop
+    ) -> None:
+        self._plan = plan
+        self._epoch_ms = now_ms
+        self._loop = loop
+        self._sequence = 0
+        self._registers: dict[str, Placed] = {}
+        self._checkpoints: dict[str, tuple[int, Checkpoint]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._executor = Executor(self, handlers, loop)
+        self._input = msgspec.Raw(b"null")
+        self._payloads: dict[int, msgspec.Raw] = {}
+        self._idle = asyncio.Event()
+        self.run: RunDocument | None = None
+        self.history: list[Recorded] = []
+
+    def now_ms(self) -> int:
+        """Return the virtual time, milliseconds since the epoch."""
+        return self._epoch_ms + round(self._loop.time() * 1000)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing runs, is due or is scheduled: the run ended, or waits for someone."""
+        await self._idle.wait()
+
+    def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        """Do something later; a second one of that name replaces the first."""
+
+        def fire() -> None:
+            del self._timers[name]
+            call()
+            self.check_idle()
+
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = self._loop.call_later(max(0.0, delay_s), fire)
+
+    # ---------------------------------------------------------------- events
+
+    def publish(self, event: Event) -> None:
+        """Store an event and handle it, with all its effects."""
+        self._sequence += 1
+        moment = Moment(RUN_ID, f"e{self._sequence}", self.now_ms(), self._sequence)
+        self.history.append(Recorded(self._sequence, moment.ms, event))
+        match event:
+            case StepContinued() | StepCompleted() | StepFailed() | TaskLost() | TaskDue():
+                self._step_event(event.step, event, moment)
+            case ResumeRequested():
+                for step_id, placed in list(self._registers.items()):
+                    if event.step in ("", step_id) and isinstance(placed.register, Parked):
+                        self._step_event(step_id, event, moment)
+            case TimerFired() if event.type:
+                self._step_event(event.step, event, moment)
+            case _:
+                self._run_event(event, moment)
+        self.check_idle()
+
+    def _run_event(self, event: RunEvent, moment: Moment) -> None:
+        if self.run is None:
+            assert isinstance(event, RunRequested), event
+            self.run = request(self._plan, event, moment, MAIN_DOMAIN)
+            self._input = event.input
+        else:
+            if isinstance(event, SignalReceived):
+                self._payloads[moment.sequence] = event.payload
+            self.run = apply(self._plan, self.run, event, moment)
+        self._drive()
+
+    def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
+        placed = self._registers.get(step_id)
+        if placed is None:
+            return
+        new = advance(self._plan.work(step_id), placed, event, moment)
+        if new is placed.register:
+            return
+        self._place(step_id, new)
+        position = self._sequence
+        match new:
+            case Ended():
+                fact: RunEvent = StepEnded(
+                    step_id, new.outcome, new.iterations, new.failure, moment.id, position
+                )
+            case Parked():
+                fact = StepParked(step_id, new.reason, new.task.iteration, moment.id, position)
+            case _:
+                if not isinstance(event, ResumeRequested):
+                    return
+                fact = StepResumed(step_id, moment.id, position)
+        self._run_event(fact, moment)
+
+    # ---------------------------------------------------------------- effects
+
+    def _drive(self) -> None:
+        assert self.run is not None
+        for command in effects.of_document(self._plan, self.run):
+            match command:
+                case effects.CreateRegister():
+                    if command.step not in self._registers:
+                        step = self._plan.work(command.step)
+                        task_input = self._input_of(command.step)
+                        self._place(
+                            command.step,
+                            effects.first_task(self._plan, self.run, step, task_input),
+                        )
+                case effects.EndRegister():
+                    placed = self._registers.get(command.step)
+                    register = placed.register if placed else None
+                    if not isinstance(register, Ended):
+                        moment = Moment(RUN_ID, "end", self.now_ms())
+                        ended = effects.cancelled(register, command.failure, moment)
+                        self._place(command.step, ended)
+                case effects.SetTimer():
+                    self._set_timer(command)
+                case effects.ClearTimers():
+                    for handle in self._timers.values():
+                        handle.cancel()
+                    self._timers.clear()
+                case effects.NotifyCancel():
+                    self._executor.cancel()
+                case _:
+                    assert_never(command)
+
+    def _set_timer(self, timer: effects.SetTimer) -> None:
+        delay_s = (timer.due_ms - self.now_ms()) / 1000
+        self.after(f"timer-{timer.id}", delay_s, lambda: self.publish(timer.event))
+
+    def _input_of(self, step_id: str) -> Inline:
+        assert self.run is not None
+        after = self._plan.steps[step_id].after
+        if not after:
+            return Inline(self._input)
+        values = {dep: bytes(self.output(dep)) for dep in after}
+        if len(after) == 1:
+            return Inline(msgspec.Raw(values[after[0]]))
+        pairs = (b'"%b":%b' % (dep.encode(), value) for dep, value in values.items())
+        return Inline(msgspec.Raw(b"{" + b",".join(pairs) + b"}"))
+
+    def output(self, step_id: str) -> msgspec.Raw:
+        """Return the output of a step that has ended."""
+        if isinstance(self._plan.steps[step_id], SignalStep):
+            assert self.run is not None
+            return self._payloads[int(self.run.steps[step_id].event[1:])]
+        register = self._registers[step_id].register
+        if not isinstance(register, Ended):
+            raise InvariantError(f"step {step_id!r} has not ended")
+        return register.output
+
+    def iterations(self, step_id: str) -> int:
+        """Return how many iterations of a step are committed."""
+        placed = self._registers.get(step_id)
+        match placed.register if placed else None:
+            case None:
+                return 0
+            case Ended() as ended:
+                return ended.iterations
+            case Task() as task:
+                return task.iteration
+            case Delayed() | Sleeping() | Parked() as held:
+                return held.task.iteration
+
+    # ---------------------------------------------------------------- registers and executions
+
+    def _place(self, step_id: str, register: Register) -> None:
+        self._sequence += 1
+        placed = self._registers[step_id] = Placed(self._sequence, register)
+        step = self._plan.work(step_id)
+        for timer in effects.of_register(step_id, step.type, register):
+            self._set_timer(timer)
+        if isinstance(register, Delayed):
+            due = TaskDue(step=step_id, type=step.type, token=placed.sequence)
+            delay_s = (register.due_ms - self.now_ms()) / 1000
+            self.after(f"due-{step_id}", delay_s, lambda: self.publish(due))
+        if isinstance(register, Task):
+            self._executor.execute(step_id, step.type, placed.sequence, register)
+
+    def check_idle(self) -> None:
+        """Wake ``wait_idle`` if nothing more can happen."""
+        is_over = self.run is not None and self.run.is_terminal
+        if is_over or not (self._timers or self._executor.is_busy):
+            # Executions that end in this very step of the loop still settle.
+            self._loop.call_soon(self._idle.set)
+
+    # ---------------------------------------------------------------- what ports ask
+
+    def load(self, step_id: str, task: Task) -> Checkpoint | None:
+        """Return the checkpoint that stands; raise ``Fenced`` for a stale task."""
+        stored = self._checkpoints.get(step_id)
+        if stored is None:
+            return None
+        if stored[1].iteration > task.iteration:
+            raise Fenced("the step has moved on")
+        return stored[1]
+
+    def save(self, step_id: str, head: int, checkpoint: Checkpoint) -> int:
+        """Store a checkpoint over ``head``; raise ``Fenced`` if the pair has moved."""
+        newest = self._registers[step_id].sequence
+        if step_id in self._checkpoints:
+            newest = max(newest, self._checkpoints[step_id][0])
+        if newest != head:
+            raise Fenced("the step has moved on")
+        self._sequence += 1
+        self._checkpoints[step_id] = (self._sequence, checkpoint)
+        return self._sequence

@@ -1,0 +1,194 @@
+"""Is a definition sound? All of its problems at once, each with its path and what to do.
+
+Every way to a definition ends here: the builder and documents hand in plain data
+(``definition_from``), the engine and the client what they were given (``problems_of``). The
+shape of plain data is read in ``structure.py``, the edges are judged in ``graph.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from treadle.sdk import wording
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    Retry,
+    SignalStep,
+    Step,
+    WorkflowDefinition,
+    to_plain,
+)
+from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
+from treadle.sdk.graph import problems_of_edges
+from treadle.sdk.ids import is_id
+from treadle.sdk.limits import (
+    DEFINITION_BYTES_MAX,
+    NON_RETRYABLE_MAX,
+    RANGES,
+    TEXT_CHARS_MAX,
+    WORD_CHARS_MAX,
+)
+from treadle.sdk.payload import encode
+from treadle.sdk.structure import Structure
+
+
+def definition_from(
+    plain: object, *, source: str = "", found: Sequence[Problem] = ()
+) -> WorkflowDefinition:
+    """Return the definition that plain data describes; raise ``InvalidDefinition``.
+
+    ``found`` are problems the caller knows already; what lies at the same place is not reported
+    again. ``source`` stands for the workflow in the error if it has no name.
+    """
+    structure = Structure()
+    definition = structure.definition(plain)
+    problems = [*found, *_not_within(found, structure.problems)]
+    problems += _not_within(tuple(problems), _meaning(definition))
+    if problems:
+        raise refused(definition.name or source, problems)
+    return definition
+
+
+def refused(workflow: str, problems: Sequence[Problem]) -> InvalidDefinition:
+    """Return the error for these problems, in the order in which their places are written."""
+    placed = [p if p.path else Problem("definition", p.text) for p in problems]
+    return InvalidDefinition(workflow, sorted(placed, key=lambda p: wording.order(p.path)))
+
+
+def problems_of(definition: WorkflowDefinition) -> tuple[Problem, ...]:
+    """Return everything that is wrong with a definition; nothing if it is sound."""
+    try:
+        definition_from(to_plain(definition))
+    except InvalidDefinition as exc:
+        return exc.problems
+    return ()
+
+
+def check(definition: WorkflowDefinition) -> WorkflowDefinition:
+    """Return the definition if it is sound; raise ``InvalidDefinition`` with all problems."""
+    return definition_from(to_plain(definition))
+
+
+def _not_within(reported: Sequence[Problem], problems: Sequence[Problem]) -> list[Problem]:
+    taken = {problem.path for problem in reported}
+    return [p for p in problems if taken.isdisjoint(wording.places(p.path))]
+
+
+def _meaning(definition: WorkflowDefinition) -> list[Problem]:
+    problems = [*_workflow(definition)]
+    for i, step in enumerate(definition.steps):
+        problems += _step(step, wording.item("steps", i))
+    problems += _duplicates(definition.steps)
+    problems += problems_of_edges(definition)
+    return problems
+
+
+def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
+    yield from _id("name", "workflow name", definition.name)
+    if not definition.steps:
+        yield Problem("steps", "the workflow has no steps, so a run would do nothing. Add one.")
+    yield from _ranges(definition, "")
+    yield from _text("description", definition.description)
+    if definition.input_schema is not None:
+        try:
+            encode("input_schema", definition.input_schema)
+        except InvalidPayload as exc:
+            yield Problem("input_schema", str(exc))
+            return
+    yield from _size(definition)
+
+
+def _size(definition: WorkflowDefinition) -> Iterator[Problem]:
+    try:
+        size_bytes = len(msgspec.json.encode(to_plain(definition)))
+    except UnicodeEncodeError:
+        return  # A half character in some name, which is reported where it stands.
+    if size_bytes > DEFINITION_BYTES_MAX:
+        yield Problem(
+            "",
+            f"the definition takes {size_bytes} bytes as JSON, and {DEFINITION_BYTES_MAX} are "
+            "allowed, because it is stored as one message. Shorten it, or split the workflow.",
+        )
+
+
+def _step(step: Step, path: str) -> Iterator[Problem]:
+    yield from _id(wording.field(path, "id"), "step id", step.id)
+    yield from _ranges(step, path)
+    if isinstance(step, SignalStep):
+        yield from _id(wording.field(path, "signal"), "signal name", step.signal)
+        return
+    yield from _id(wording.field(path, "type"), "task type", step.type)
+    yield from _retry(step.retry, wording.field(path, "retry"))
+    if isinstance(step, AgentLoopStep) and 0 < step.budget_force_at < step.budget_warn_at:
+        yield Problem(
+            wording.field(path, "budget_warn_at"),
+            f"budget_warn_at {step.budget_warn_at} comes after budget_force_at "
+            f"{step.budget_force_at}, so the warning would never be seen. Lower it.",
+        )
+
+
+def _retry(retry: Retry, path: str) -> Iterator[Problem]:
+    yield from _ranges(retry, path)
+    if retry.max_delay_s < retry.delay_s:
+        yield Problem(
+            wording.field(path, "max_delay_s"),
+            f"max_delay_s {retry.max_delay_s:g} is less than delay_s {retry.delay_s:g}, so the "
+            "first delay could not be kept. Raise max_delay_s or lower delay_s.",
+        )
+    names = wording.field(path, "non_retryable")
+    if len(retry.non_retryable) > NON_RETRYABLE_MAX:
+        yield Problem(
+            names,
+            f"non_retryable has {len(retry.non_retryable)} names, and {NON_RETRYABLE_MAX} are "
+            "allowed. Let the handler raise NonRetryable instead.",
+        )
+    for i, name in enumerate(retry.non_retryable):
+        if not 0 < len(name) <= WORD_CHARS_MAX or not name.isprintable():
+            yield Problem(
+                wording.item(names, i),
+                f"{wording.shown(name)} cannot be the name of an error. Give the name of an "
+                f"exception class, for example ValueError, of {WORD_CHARS_MAX} characters at most.",
+            )
+
+
+def _duplicates(steps: tuple[Step, ...]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        earlier = first.setdefault(step.id, i)
+        if earlier != i:
+            yield Problem(
+                f"steps[{i}].id",
+                f"the id {wording.shown(step.id)} is taken by steps[{earlier}]. Rename one.",
+            )
+
+
+def _ranges(struct: msgspec.Struct, path: str) -> Iterator[Problem]:
+    for name in struct.__struct_fields__:
+        limits = RANGES.get(name)
+        if limits is None:
+            continue
+        value = getattr(struct, name)
+        # Written so that a NaN, which compares as false, is refused too.
+        if not limits.least <= value <= limits.most:
+            yield Problem(
+                wording.field(path, name),
+                f"{name} is {wording.shown(value)}, but must be from {limits.least:g} to "
+                f"{limits.most:,.10g}: {limits.why}. Correct it.",
+            )
+
+
+def _id(path: str, what: str, value: str) -> Iterator[Problem]:
+    if not is_id(value):
+        yield Problem(path, str(InvalidId(what, value[:WORD_CHARS_MAX])))
+
+
+def _text(path: str, value: str) -> Iterator[Problem]:
+    if len(value) > TEXT_CHARS_MAX:
+        yield Problem(
+            path,
+            f"it has {len(value)} characters, and {TEXT_CHARS_MAX} are allowed. Shorten it.",
+        )
+    elif any("\ud800" <= char <= "\udfff" for char in value):
+        yield Problem(path, "it holds half of a character (a lone surrogate). Remove it.")
