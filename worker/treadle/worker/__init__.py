@@ -1,0 +1,25 @@
+"""Workers: write a handler, register it by task type, run it.
+
+Start with ``worker.py`` (the worker), ``context.py`` (what a handler sees) and ``execution.py``
+(what becomes of what it does).
+"""
+
+from treadle.worker.context import (
+    CheckpointInfo,
+    LoopContext,
+    SyncLoopContext,
+    SyncTaskContext,
+    TaskContext,
+)
+from treadle.worker.process import serve
+from treadle.worker.worker import Worker
+
+__all__ = [
+    "CheckpointInfo",
+    "LoopContext",
+    "SyncLoopContext",
+    "SyncTaskContext",
+    "TaskContext",
+    "Worker",
+    "serve",
+]

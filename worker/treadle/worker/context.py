@@ -1,0 +1,315 @@
+"""What a handler sees of its execution.
+
+    TaskContext[I]          an ``async`` handler of a task
+    LoopContext[I]          an ``async`` handler of an agent loop
+    SyncTaskContext[I]      a plain function, executed in a thread: checkpoints block
+    SyncLoopContext[I]      the same for an agent loop
+
+``I`` is the type of the input. A context is good for one execution and dies with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Coroutine, MutableMapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+
+import msgspec
+
+from treadle.sdk import payload
+from treadle.sdk.errors import HandlerError
+from treadle.sdk.messages import Failure
+from treadle.worker.cancellation import BlockingCancelToken, CancelToken
+from treadle.worker.failure import MESSAGE_CHARS_MAX, bounded, describe
+from treadle.worker.verdict import Complete, Continue, Fail
+
+if TYPE_CHECKING:
+    from treadle.sdk.messages import Checkpoint
+    from treadle.worker.execution import Call
+
+I = TypeVar("I")  # noqa: E741 — the input's type; a longer name would be read in every handler
+T = TypeVar("T")
+
+DELAY_S_MAX = 366 * 24 * 3600.0
+"""A year: longer is a mistyped unit."""
+
+Budget = Literal["ok", "warn", "force"]
+_log = logging.getLogger("treadle.handler")
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True):
+    """Which execution wrote a checkpoint."""
+
+    iteration: int
+    attempt: int
+
+
+class _ExecutionLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds run, step, iteration and attempt to every record, beside the caller's own fields."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class _Context(Generic[I]):
+    __slots__ = ("_call", "_logger", "input")
+
+    def __init__(self, call: Call, value: I) -> None:
+        self._call = call
+        self._logger: _ExecutionLogger | None = None
+        self.input: I = value
+        """The step's input; in a later iteration, what ``continue_`` was given."""
+
+    @property
+    def run(self) -> str:
+        """Id of the run."""
+        return self._call.address.run
+
+    @property
+    def workflow(self) -> str:
+        """Name of the workflow."""
+        return self._call.task.workflow
+
+    @property
+    def step(self) -> str:
+        """Id of the step."""
+        return self._call.address.step
+
+    @property
+    def iteration(self) -> int:
+        """Number of this iteration, from 0."""
+        return self._call.task.iteration
+
+    @property
+    def attempt(self) -> int:
+        """Number of this execution of the iteration, from 1."""
+        return self._call.task.attempt
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """Why the previous attempt of this iteration failed."""
+        return self._call.task.last_failure
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this execution is cut off: the nearer of ``timeout`` and ``max_duration``."""
+        deadline_ms = self._deadline_ms()
+        return datetime.fromtimestamp(deadline_ms / 1000, UTC) if deadline_ms else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the deadline, never below 0; ``None`` without a deadline."""
+        deadline_ms = self._deadline_ms()
+        return max(0.0, (deadline_ms - self._call.port.now_ms()) / 1000) if deadline_ms else None
+
+    @property
+    def last_checkpoint(self) -> CheckpointInfo | None:
+        """Which execution wrote the checkpoint that was loaded or saved last."""
+        last = self._call.last_checkpoint
+        return None if last is None else CheckpointInfo(last.iteration, last.attempt)
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records carry run, step, iteration and attempt."""
+        if self._logger is None:
+            fields = {
+                "run": self.run,
+                "step": self.step,
+                "iteration": self.iteration,
+                "attempt": self.attempt,
+            }
+            self._logger = _ExecutionLogger(_log, fields)
+        return self._logger
+
+    def heartbeat(self) -> None:
+        """Say that the handler is getting on; the worker itself needs no help to stay alive."""
+        self._call.port.progress()
+
+    def complete(self, output: Any = None) -> Complete:
+        """Return the verdict that ends the step with this output.
+
+        Raises ``InvalidPayload`` if the output cannot be stored.
+        """
+        verdict = Complete(payload.encode(f"output of step {self.step!r}", output))
+        self._call.verdicts.append(verdict)
+        return verdict
+
+    def fail(self, error: BaseException | str, *, retryable: bool | None = None) -> Fail:
+        """Return the verdict that this attempt failed; the retry policy decides what follows.
+
+        ``retryable`` overrides what the exception itself says.
+        """
+        if isinstance(error, BaseException):
+            failure = describe(error)
+        else:
+            failure = Failure(type="failed", message=bounded(error, MESSAGE_CHARS_MAX))
+        if retryable is not None:
+            failure = msgspec.structs.replace(failure, retryable=retryable)
+        verdict = Fail(failure)
+        self._call.verdicts.append(verdict)
+        return verdict
+
+    def _deadline_ms(self) -> int:
+        task = self._call.task
+        ends = [task.deadline_ms] if task.deadline_ms else []
+        if task.timeout_ms:
+            ends.append(self._call.started_ms + task.timeout_ms)
+        return min(ends, default=0)
+
+    def _state(self, found: Checkpoint | None, type_: Any) -> Any:
+        if found is None:
+            return None
+        return payload.decode(f"checkpoint of step {self.step!r}", found.state, type_)
+
+    def _encode_state(self, state: Any) -> bytes:
+        return payload.encode(f"checkpoint of step {self.step!r}", state)
+
+
+class _Loop:
+    """What a loop adds, whichever way its checkpoints are awaited."""
+
+    __slots__ = ()
+    _call: Call
+
+    @property
+    def max_iterations(self) -> int:
+        """Most iterations the loop may take."""
+        return self._call.task.max_iterations
+
+    @property
+    def remaining_iterations(self) -> int:
+        """Iterations that may follow this one."""
+        task = self._call.task
+        return max(0, task.max_iterations - task.iteration - 1)
+
+    @property
+    def budget(self) -> Budget:
+        """``warn`` from iteration ``budget_warn_at`` on, ``force`` from ``budget_force_at`` on."""
+        task = self._call.task
+        if task.budget_force_at and task.iteration >= task.budget_force_at:
+            return "force"
+        if task.budget_warn_at and task.iteration >= task.budget_warn_at:
+            return "warn"
+        return "ok"
+
+    @property
+    def wrap_up(self) -> str:
+        """Name of the bound that was reached, if this is the last, wrapping-up iteration."""
+        return self._call.task.wrap_up
+
+    def continue_(self, output: Any = None, delay: float | timedelta | None = None) -> Continue:
+        """Return the verdict that asks for another iteration, whose input is ``output``.
+
+        ``delay`` (seconds, or a timedelta) replaces the loop's own ``loop_delay``. Raises
+        ``InvalidPayload`` if the output cannot be stored.
+        """
+        step = self._call.address.step
+        if not self._call.task.loop:
+            raise HandlerError(
+                f"step {step!r} is a task and its handler asked to continue; only an agent loop "
+                "iterates. Return ctx.complete(output), or define the step with agent_loop(...)."
+            )
+        output_raw = payload.encode(f"output of step {step!r}", output)
+        verdict = Continue(output_raw, _delay_ms(step, delay))
+        self._call.verdicts.append(verdict)
+        return verdict
+
+
+class TaskContext(_Context[I]):
+    """The execution of a task, for an ``async`` handler."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> CancelToken:
+        """Set when the execution should stop: cancelled, timed out, or fenced off."""
+        return cast("CancelToken", self._call.token)
+
+    async def checkpoint(self, state: Any) -> None:
+        """Save the state; a later attempt or iteration of the step loads it.
+
+        Raises ``InvalidPayload`` if it cannot be stored, and ``asyncio.CancelledError`` if this
+        execution has been overtaken.
+        """
+        await self._call.save(self._encode_state(state))
+
+    @overload
+    async def load_checkpoint(self, type_: type[T]) -> T | None: ...
+    @overload
+    async def load_checkpoint(self, type_: Any = ...) -> Any: ...
+    async def load_checkpoint(self, type_: Any = Any) -> Any:
+        """Return the state saved last in this step, decoded into ``type_``, or ``None``."""
+        return self._state(await self._call.load(), type_)
+
+
+class LoopContext(_Loop, TaskContext[I]):
+    """One iteration of an agent loop, for an ``async`` handler."""
+
+    __slots__ = ()
+
+
+class SyncTaskContext(_Context[I]):
+    """The execution of a task, for a plain function: it runs in a thread and may block."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> BlockingCancelToken:
+        """Set when the execution should stop. A thread cannot be interrupted: ask for it."""
+        return cast("BlockingCancelToken", self._call.token)
+
+    def checkpoint(self, state: Any) -> None:
+        """Save the state; a later attempt or iteration of the step loads it.
+
+        Raises ``InvalidPayload`` if it cannot be stored, and ``asyncio.CancelledError`` if this
+        execution has been overtaken.
+        """
+        self._wait(self._call.save(self._encode_state(state)))
+
+    @overload
+    def load_checkpoint(self, type_: type[T]) -> T | None: ...
+    @overload
+    def load_checkpoint(self, type_: Any = ...) -> Any: ...
+    def load_checkpoint(self, type_: Any = Any) -> Any:
+        """Return the state saved last in this step, decoded into ``type_``, or ``None``."""
+        return self._state(self._wait(self._call.load()), type_)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._call.loop
+        assert loop is not None, "a context exists only while its call runs"
+        # Its CancelledError must pass `except Exception` of the handler, so it is translated.
+        outcome = asyncio.run_coroutine_threadsafe(_outcome(work), loop).result()
+        if isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+        return cast("T", outcome)
+
+
+class SyncLoopContext(_Loop, SyncTaskContext[I]):
+    """One iteration of an agent loop, for a plain function."""
+
+    __slots__ = ()
+
+
+async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    except asyncio.CancelledError as exc:
+        return exc
+
+
+def _delay_ms(step: str, delay: float | timedelta | None) -> int:
+    if delay is None:
+        return -1
+    delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not math.isfinite(delay_s) or not 0 <= delay_s <= DELAY_S_MAX:
+        raise HandlerError(
+            f"step {step!r} continues with a delay of {delay_s} s; it must be 0 to "
+            f"{DELAY_S_MAX:.0f} s, a year. Give seconds or a timedelta in that range."
+        )
+    return round(delay_s * 1000)

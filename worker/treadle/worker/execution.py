@@ -1,0 +1,260 @@
+"""One execution of a handler: input in, exactly one verdict out.
+
+Knows no NATS and no clock: what it needs of the outside is an ``ExecutionPort``. The worker's
+port is in ``port.py``; a test runner brings its own.
+
+    Task --> Call --> context --> handler --> Verdict
+                         |
+                         +-- checkpoint, load_checkpoint --> port
+
+Whatever the handler does, ``execute`` returns a verdict: an exception of any kind, also
+``SystemExit``, is one. The only thing it lets pass is the closing of its own coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from treadle.sdk import payload
+from treadle.sdk.errors import HandlerError, ServerUnavailable
+from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
+from treadle.sdk.subjects import RegisterAddress
+from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
+from treadle.worker.failure import describe
+from treadle.worker.registry import Handler
+from treadle.worker.verdict import (
+    Complete,
+    Continue,
+    Fail,
+    HandlerVerdict,
+    Stopped,
+    StopReason,
+    Verdict,
+)
+
+
+class Fenced(Exception):
+    """The step has moved on, or another execution has saved first: this one must stop."""
+
+
+class ExecutionPort(Protocol):
+    """What an execution needs of the outside. Called on the event loop only."""
+
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds since the epoch."""
+        ...
+
+    def progress(self) -> None:
+        """Note that the handler is alive and getting on."""
+        ...
+
+    async def read_input(self, source: FromRun | FromSteps) -> msgspec.Raw:
+        """Return an input that the task only refers to."""
+        ...
+
+    async def load_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint that stands; raise ``Fenced`` if the task is stale."""
+        ...
+
+    async def save_checkpoint(self, state: bytes) -> Checkpoint:
+        """Store a checkpoint and return it; raise ``Fenced`` if it may not be stored."""
+        ...
+
+    async def run_blocking(self, call: Callable[[], object]) -> object:
+        """Run a plain function in a thread that may block, and return what it returns."""
+        ...
+
+
+class Call:
+    """One execution as its context sees it: the task, the way out, and whether to stop."""
+
+    __slots__ = (
+        "_checkpoint",
+        "_is_closed",
+        "_is_loaded",
+        "_runner",
+        "address",
+        "handler",
+        "loop",
+        "port",
+        "started_ms",
+        "task",
+        "token",
+        "verdicts",
+    )
+
+    def __init__(
+        self, handler: Handler, task: Task, address: RegisterAddress, port: ExecutionPort
+    ) -> None:
+        self.handler = handler
+        self.task = task
+        self.address = address
+        self.port = port
+        self.token: AnyCancelToken = BlockingCancelToken() if handler.is_sync else CancelToken()
+        self.verdicts: list[HandlerVerdict] = []
+        self.started_ms = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._runner: asyncio.Task[Any] | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._is_loaded = False
+        self._is_closed = False
+
+    @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that was loaded or saved last."""
+        return self._checkpoint
+
+    @property
+    def is_closed(self) -> bool:
+        """True when the handler has ended, or was abandoned."""
+        return self._is_closed
+
+    def begin(self) -> None:
+        """Note the start; the running asyncio task is the one that ``stop`` cancels."""
+        self.started_ms = self.port.now_ms()
+        self.loop = asyncio.get_running_loop()
+        self._runner = asyncio.current_task()
+
+    def close(self) -> None:
+        """End the life of the context: nothing can be saved through it any more."""
+        self._is_closed = True
+
+    def stop(self, reason: StopReason) -> None:
+        """Tell the handler to stop. On the event loop only; the first reason stands."""
+        self.token.trip(reason)
+        # A thread cannot be cancelled: a plain function reads the token.
+        if isinstance(self.token, BlockingCancelToken) or self._is_closed:
+            return
+        if self._runner is not None and self._runner is not asyncio.current_task():
+            self._runner.cancel()
+
+    async def load(self) -> Checkpoint | None:
+        """Return the checkpoint that stands: the last one saved here, else the stored one."""
+        self._check_open()
+        if not self._is_loaded:
+            try:
+                self._checkpoint = await self.port.load_checkpoint()
+            except Fenced as exc:
+                self.stop("fenced")
+                raise asyncio.CancelledError(str(exc)) from exc
+            self._is_loaded = True
+        return self._checkpoint
+
+    async def save(self, state: bytes) -> None:
+        """Store a checkpoint under the fence."""
+        self._check_open()
+        try:
+            self._checkpoint = await self.port.save_checkpoint(state)
+        except Fenced as exc:
+            self.stop("fenced")
+            raise asyncio.CancelledError(str(exc)) from exc
+        self._is_loaded = True
+
+    def _check_open(self) -> None:
+        self.token.raise_if_set()
+        if self._is_closed:
+            raise HandlerError(
+                f"the context of step {self.address.step!r}, iteration {self.task.iteration}, is "
+                "used after its handler returned, and its checkpoint would belong to no "
+                "execution. Await everything before the handler returns."
+            )
+
+
+async def execute(call: Call) -> Verdict:
+    """Run the handler and return its one verdict, whatever it does."""
+    call.begin()
+    verdict: Verdict
+    try:
+        verdict = await _run(call)
+    except GeneratorExit:
+        raise  # The loop is gone; nothing can be awaited any more.
+    except ServerUnavailable:
+        # NATS was away for longer than every budget: not a failure of the step.
+        call.token.trip("lost")
+        verdict = Stopped("lost")
+    except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is its verdict
+        verdict = Fail(describe(exc))
+    reason = call.token.reason
+    return verdict if reason is None else Stopped(reason)
+
+
+async def _run(call: Call) -> HandlerVerdict:
+    handler, task = call.handler, call.task
+    source = task.input
+    raw = source.value if isinstance(source, Inline) else await call.port.read_input(source)
+    value = payload.decode(f"input of step {call.address.step!r}", raw, handler.input_type)
+    context = handler.context(call, value)
+    if handler.is_sync:
+        returned = await call.port.run_blocking(partial(handler.function, context))
+    else:
+        returned = await handler.function(context)
+    return judge(call, returned)
+
+
+def judge(call: Call, returned: object) -> HandlerVerdict:
+    """Return the one verdict of a handler that returned; raise ``HandlerError`` otherwise."""
+    match call.verdicts:
+        case []:
+            return _plain(call, returned)
+        case [verdict] if returned is verdict or returned is None:
+            return verdict
+        case [verdict]:
+            raise _error(
+                call,
+                f"gave the verdict {_name(verdict)} and returned {type(returned).__name__} too",
+                "return ctx.complete(...), ctx.continue_(...) or ctx.fail(...), and nothing else",
+            )
+        case verdicts:
+            raise _error(
+                call,
+                f"gave {len(verdicts)} verdicts: {', '.join(map(_name, verdicts))}",
+                "write `return` before each, so that the handler ends with the first",
+            )
+
+
+def _plain(call: Call, returned: object) -> HandlerVerdict:
+    if returned is None and call.task.loop:
+        raise _error(
+            call,
+            f"ended without a verdict in iteration {call.task.iteration} of an agent loop",
+            "return ctx.continue_(output) to go on, ctx.complete(output) or a value to end",
+        )
+    if isinstance(returned, Continue | Complete | Fail):
+        raise _error(
+            call,
+            f"returned a {_name(returned)} verdict that its own context did not give",
+            "return what ctx.complete, ctx.continue_ or ctx.fail of this execution returned",
+        )
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            cast("Coroutine[Any, Any, Any]", returned).close()
+        raise _error(
+            call,
+            "is a plain function but returned something to await",
+            "define it with `async def`",
+        )
+    what = f"output of handler {call.address.type!r} (step {call.address.step!r})"
+    return Complete(payload.encode(what, returned))
+
+
+def _error(call: Call, what: str, remedy: str) -> HandlerError:
+    return HandlerError(
+        f"handler {call.address.type!r} of step {call.address.step!r} {what}; an execution has "
+        f"exactly one verdict. Instead, {remedy}."
+    )
+
+
+def _name(verdict: HandlerVerdict) -> str:
+    match verdict:
+        case Continue():
+            return "continue_"
+        case Complete():
+            return "complete"
+        case Fail():
+            return "fail"

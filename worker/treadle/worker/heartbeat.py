@@ -1,0 +1,220 @@
+"""A thread that user code cannot block: signs of life, and timeouts when the loop is stuck.
+
+It has an event loop and a connection of its own. A few times a second it
+
+    tells the engines that this process lives, and which tasks it holds (a beat);
+    tells the server that long executions are in progress, so that none is redelivered;
+    settles executions that are past their timeout when the worker's loop cannot;
+    looks whether that loop is blocked, and says where.
+
+It shares the held tasks with the worker's loop; who settles one is decided by ``claim``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from treadle.sdk.bus.connection import Connection, Unknown
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.errors import ServerError
+from treadle.sdk.messages import Beat, WorkerPresence
+from treadle.sdk.presence import BEAT_S, PRESENCE_S
+from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import Subjects
+from treadle.worker.held import HeldTable, HeldTask
+from treadle.worker.settle import Settler, timeout_failure
+from treadle.worker.verdict import Fail
+from treadle.worker.watchdog import LoopWatch
+
+_log = logging.getLogger("treadle.worker")
+
+TICK_S = BEAT_S / 2
+IN_PROGRESS_SHARE = 1 / 3
+"""Of ack_wait: two may get lost before a task is redelivered."""
+STUCK_LOOP_GRACE_S = 0.25
+"""After a timeout, when the loop is blocked: it could not cancel anything."""
+STUCK_HANDLER_GRACE_S = 2.0
+"""After a timeout, when the loop runs: longer than it gives a cancelled handler to end."""
+RESTART_S = 1.0
+FAREWELL_S = 2.0
+"""Bound on the last beat, and on what still has to be settled before it."""
+
+_IN_PROGRESS = b"+WPI"
+
+
+class Heartbeat:
+    """The thread. Started and stopped by the worker's loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        subjects: Subjects,
+        presence: WorkerPresence,
+        held: HeldTable,
+        watch: LoopWatch,
+        *,
+        ack_wait_s: float,
+    ) -> None:
+        self._settings = settings
+        self._subjects = subjects
+        self._presence = presence
+        self._held = held
+        self._watch = watch
+        self._touch_s = ack_wait_s * IN_PROGRESS_SHARE
+        self._connected: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        self._leaving = threading.Event()
+        self._wake: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._serve, name="treadle-heartbeat", daemon=True)
+        self._work: set[asyncio.Task[None]] = set()
+        self._beat_due_s = 0.0
+        self._presence_due_s = 0.0
+
+    async def start(self) -> None:
+        """Start the thread and wait for its connection; raise ``ServerError`` if it fails."""
+        self._thread.start()
+        await asyncio.wrap_future(self._connected)
+
+    async def stop(self) -> None:
+        """Say farewell and end the thread."""
+        self._leaving.set()
+        self._wake()
+        await asyncio.wrap_future(self._ended)
+
+    def _serve(self) -> None:
+        try:
+            self._serve_until_leaving()
+        finally:
+            self._ended.set_result(None)
+
+    def _serve_until_leaving(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                asyncio.run(self._main())
+            except ServerError as exc:
+                if not self._connected.done():
+                    self._connected.set_exception(exc)
+                    return
+                _log.warning("worker.heartbeat-unconnected: %s", exc)
+                self._leaving.wait(RESTART_S)
+            except Exception:  # noqa: BLE001 — a runner loop
+                # Without this thread every long task would be taken for lost.
+                _log.exception("worker.heartbeat-failed")
+                self._leaving.wait(RESTART_S)
+
+    async def _main(self) -> None:
+        name = f"treadle worker {self._presence.name} heartbeat"
+        connection = await Connection.open(self._settings, name=name)
+        try:
+            js = JetStream(connection, message_ids=self._settings.message_ids)
+            settler = Settler(js, self._subjects, self._presence.incarnation)
+            woken = self._prepare_wake()
+            self._presence_due_s = 0.0
+            if not self._connected.done():
+                self._connected.set_result(None)
+            while not self._leaving.is_set():
+                self._tick(js, settler)
+                try:
+                    async with asyncio.timeout(TICK_S):
+                        await woken.wait()
+                except TimeoutError:
+                    pass
+            await self._say_farewell(connection)
+        finally:
+            await connection.close()
+
+    def _prepare_wake(self) -> asyncio.Event:
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(woken.set)
+            except RuntimeError:
+                pass  # It has ended already.
+
+        self._wake = wake
+        return woken
+
+    async def _say_farewell(self, connection: Connection) -> None:
+        if self._work:
+            await asyncio.wait(self._work, timeout=FAREWELL_S)
+        self._beat(connection, leaving=True)
+        try:
+            await connection.flush(FAREWELL_S)
+        except Unknown:
+            pass  # Engines notice an absence by themselves.
+
+    def _tick(self, js: JetStream, settler: Settler) -> None:
+        now_s = time.monotonic()
+        self._watch.check(now_s)
+        if now_s >= self._presence_due_s:
+            self._presence_due_s = now_s + PRESENCE_S
+            self._spawn(self._store_presence(js))
+        if now_s >= self._beat_due_s:
+            self._beat_due_s = now_s + BEAT_S - TICK_S / 2
+            self._beat(js.connection, leaving=False)
+        is_stuck = self._watch.stalled_s(now_s) > STUCK_LOOP_GRACE_S
+        grace_s = STUCK_LOOP_GRACE_S if is_stuck else STUCK_HANDLER_GRACE_S
+        for held in self._held:
+            self._touch(js.connection, held, now_s)
+            timeout_s = held.task.timeout_ms / 1000
+            if timeout_s and held.started_s and now_s > held.started_s + timeout_s + grace_s:
+                self._expire(js.connection, settler, held)
+
+    def _beat(self, connection: Connection, *, leaving: bool) -> None:
+        held = tuple(task.entry for task in self._held)
+        beat = Beat(presence=self._presence, held=held, leaving=leaving)
+        try:
+            connection.publish(
+                self._subjects.beat(self._presence.incarnation), msgspec.json.encode(beat)
+            )
+        except Unknown:
+            pass  # Not connected: no engine can hear it.
+
+    def _touch(self, connection: Connection, held: HeldTask, now_s: float) -> None:
+        if now_s - held.touched_s < self._touch_s:
+            return
+        try:
+            connection.publish(held.delivery.ack_subject, _IN_PROGRESS)
+        except Unknown:
+            return
+        held.touched_s = now_s
+
+    def _expire(self, connection: Connection, settler: Settler, held: HeldTask) -> None:
+        if held.is_claimed or not held.claim():
+            return
+        if held.call is not None:
+            held.call.token.mark("timeout")
+        self._spawn(self._settle_timeout(connection, settler, held))
+
+    async def _settle_timeout(
+        self, connection: Connection, settler: Settler, held: HeldTask
+    ) -> None:
+        try:
+            await settler.settle(held, Fail(timeout_failure(held.task)))
+            connection.publish(held.delivery.ack_subject)
+        except (ServerError, Unknown) as exc:
+            _log.warning("worker.settle-unknown %s: %s", held, exc)
+            return
+        _log.warning("worker.timeout-settled %s: its handler did not stop", held)
+
+    async def _store_presence(self, js: JetStream) -> None:
+        subject = self._subjects.worker(self._presence.incarnation)
+        try:
+            await js.store(subject, msgspec.json.encode(self._presence), budget_s=PRESENCE_S)
+        except ServerError as exc:
+            _log.warning("worker.presence-unknown: %s", exc)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)

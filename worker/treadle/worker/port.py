@@ -1,0 +1,66 @@
+"""What the worker gives an execution: the port of one held task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from treadle.sdk.messages import Checkpoint, FromRun, FromSteps
+from treadle.worker.checkpoints import CheckpointStore
+from treadle.worker.execution import Fenced
+from treadle.worker.held import HeldTask
+from treadle.worker.inputs import InputReader
+from treadle.worker.threads import BlockingPool
+
+
+class Services:
+    """What all executions of a worker share."""
+
+    __slots__ = ("checkpoints", "inputs", "on_fenced", "pool")
+
+    def __init__(
+        self, checkpoints: CheckpointStore, inputs: InputReader, pool: BlockingPool
+    ) -> None:
+        self.checkpoints = checkpoints
+        self.inputs = inputs
+        self.pool = pool
+        self.on_fenced: Callable[[HeldTask], None] = lambda _: None
+        """Called for an execution that may not go on."""
+
+
+class HeldPort:
+    """The ``ExecutionPort`` of one held task."""
+
+    __slots__ = ("_held", "_services")
+
+    def __init__(self, services: Services, held: HeldTask) -> None:
+        self._services = services
+        self._held = held
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def progress(self) -> None:
+        self._held.progress_s = time.monotonic()
+
+    async def read_input(self, source: FromRun | FromSteps) -> msgspec.Raw:
+        return await self._services.inputs.read(source, self._held.address)
+
+    async def load_checkpoint(self) -> Checkpoint | None:
+        try:
+            return await self._services.checkpoints.load(self._held)
+        except Fenced:
+            self._services.on_fenced(self._held)
+            raise
+
+    async def save_checkpoint(self, state: bytes) -> Checkpoint:
+        try:
+            return await self._services.checkpoints.save(self._held, state)
+        except Fenced:
+            self._services.on_fenced(self._held)
+            raise
+
+    async def run_blocking(self, call: Callable[[], object]) -> object:
+        return await self._services.pool.run(call)
