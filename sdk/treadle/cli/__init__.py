@@ -1,0 +1,1 @@
+"""The command line; start reading at ``main.py``."""

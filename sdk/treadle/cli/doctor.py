@@ -1,0 +1,42 @@
+"""``treadle doctor``: run the checks, print them, and choose the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from treadle.cli import exits, output
+from treadle.cli.doctor_checks import Check, examine
+from treadle.sdk.settings import Settings
+
+
+def run_doctor(
+    url: str | None, namespace: str | None, monitor: str | None, *, as_json: bool
+) -> int:
+    """Examine the server and the namespace; return the exit code."""
+    settings = Settings.from_env(url=url, namespace=namespace)
+    checks = asyncio.run(examine(settings, monitor))
+    failed = [check for check in checks if check.status == "fail"]
+    if as_json:
+        output.emit({"ok": not failed, "checks": checks})
+    else:
+        for check in checks:
+            _print(check)
+    if any(check.name == "server" for check in failed):
+        return exits.SERVER
+    return exits.CHECK_FAILED if failed else exits.OK
+
+
+def _print(check: Check) -> None:
+    mark = f"{check.status:<4}"
+    if sys.stdout.isatty():
+        from rich.text import Text
+
+        line = Text.assemble(
+            (mark, output.STYLES[check.status]), f"  {check.name:<10} {check.text}"
+        )
+        output.console().print(line, soft_wrap=True)
+    else:
+        output.say(f"{mark}  {check.name:<10} {check.text}")
+    if check.remedy:
+        output.say(f"      {'':<10} → {check.remedy}")

@@ -1,0 +1,115 @@
+"""Options that many commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from treadle.sdk.errors import UserError
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON: one object, or one a line; errors too.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="NATS server; TREADLE_NATS_URL or this directory's dev server by default.",
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="TREADLE_NAMESPACE or treadle by default."),
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Longest wait; unlimited by default."),
+]
+
+
+def read_json(option: str, text: str | None) -> Any:
+    """Return the value that ``JSON``, ``@file`` or ``-`` stands for; None if not given."""
+    import msgspec
+
+    if text is None:
+        return None
+    raw, source = _read_text(option, text)
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise _error(
+            f"{option} {source} is not JSON: {exc}. Give JSON (a text needs its own quotes: "
+            f"{option} '\"text\"'), @FILE for a file, or - for standard input."
+        ) from exc
+
+
+def _read_text(option: str, text: str) -> tuple[bytes, str]:
+    if text == "-":
+        return sys.stdin.buffer.read(), "from standard input"
+    if not text.startswith("@"):
+        return text.encode(errors="surrogateescape"), repr(text)
+    path = Path(text[1:])
+    try:
+        return path.read_bytes(), f"in {path}"
+    except OSError as exc:
+        raise _error(
+            f"{option}: {path} cannot be read: {exc.strerror or exc}. Name an existing file "
+            "after the @."
+        ) from exc
+
+
+def read_metadata(items: list[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` texts as a dict."""
+    pairs = [item.partition("=") for item in items]
+    for key, separator, _ in pairs:
+        if not separator or not key:
+            raise _error(f"--metadata {key!r} has no value. Write it as KEY=VALUE.")
+    return {key: value for key, _, value in pairs}
+
+
+def read_bound(option: str, text: str | None) -> tuple[float, float]:
+    """Return (raise to, raise by) of ``50`` or ``+10``; zero is not given."""
+    if text is None:
+        return 0, 0
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise _error(
+            f"{option} {text!r} is not a bound. Give a number greater than 0 to raise it to, or "
+            "+NUMBER to raise it by."
+        )
+    return (0, number) if text.startswith("+") else (number, 0)
+
+
+def read_count(option: str, text: str | None) -> tuple[int, int]:
+    """Return (raise to, raise by) of ``50`` or ``+10``, as whole numbers."""
+    to, by = read_bound(option, text)
+    if to != int(to) or by != int(by):
+        raise _error(f"{option} {text!r} is not a whole number of iterations. Round it.")
+    return int(to), int(by)
+
+
+def read_duration(option: str, text: str | None) -> tuple[timedelta | None, timedelta | None]:
+    """Return (raise to, raise by) of ``60`` or ``+60`` seconds."""
+    to_s, by_s = read_bound(option, text)
+    try:
+        to, by = timedelta(seconds=to_s), timedelta(seconds=by_s)
+    except OverflowError as exc:
+        raise _error(f"{option} {text!r} is longer than any run. Give fewer seconds.") from exc
+    return to or None, by or None
+
+
+def _error(text: str) -> UserError:
+    # Imported when needed only: help and completion answer without the SDK.
+    from treadle.sdk.errors import UserError
+
+    return UserError(text)

@@ -1,0 +1,45 @@
+"""Which changes of files ask for a new worker.
+
+Those of Python, YAML and JSON files in a directory from which the app has imported a module. A
+handler that writes files (an agent that edits a repository, say) must not restart its own worker,
+so other directories do not count. While the app cannot be loaded, every such file counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from watchfiles import Change, DefaultFilter
+from watchfiles import awatch as _awatch  # pyright: ignore[reportUnknownVariableType]
+
+from treadle.cli import lineage
+
+SUFFIXES = (".py", ".yaml", ".yml", ".json")
+DEBOUNCE_MS = 200
+"""An editor saves in several steps."""
+_STEP_MS = 50
+
+
+class _Filter(DefaultFilter):
+    def __init__(self, sources: Path) -> None:
+        super().__init__(ignore_dirs=(*DefaultFilter.ignore_dirs, ".treadle"))
+        self._sources = sources
+
+    def __call__(self, change: Change, path: str) -> bool:
+        if not path.endswith(SUFFIXES) or not super().__call__(change, path):
+            return False
+        imported = lineage.read_sources(self._sources)
+        return not imported or str(Path(path).parent) in imported
+
+
+async def changes(directory: Path, sources: Path) -> AsyncIterator[list[str]]:
+    """Yield the names of changed files of the app, relative to its (resolved) directory."""
+    async for found in _awatch(
+        directory,
+        watch_filter=_Filter(sources),
+        debounce=DEBOUNCE_MS,
+        step=_STEP_MS,
+        ignore_permission_denied=True,
+    ):
+        yield sorted({str(Path(path).relative_to(directory)) for _, path in found})

@@ -1,0 +1,189 @@
+"""``treadle run``: the arguments of its commands. What they do is in ``runs.py``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
+
+app = typer.Typer(name="run", help="Start runs, look at them, act on them.", no_args_is_help=True)
+
+_VALUE = "JSON|@FILE|-"
+
+
+@app.command()
+def start(
+    name: Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered workflow.")],
+    input: Annotated[
+        str | None, typer.Option("--input", metavar=_VALUE, help="The run's input.")
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="RUN", help="Starting one id twice gives one run."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the run; repeatable."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show what happens until it ends.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end, print the result.")
+    ] = False,
+    timeout: Timeout = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start a run of a registered workflow."""
+    from treadle.cli import runs
+
+    value = options.read_json("--input", input)
+    pairs = options.read_metadata(metadata or [])
+    request = runs.Start(name, value, id, pairs, watch=watch, wait=wait, timeout_s=timeout)
+    return runs.run(url, namespace, lambda client: runs.start(client, request, as_json=json))
+
+
+@app.command()
+def show(run: RunId, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Show where a run stands, what it waits for, and what to do."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.show(client, run, as_json=json))
+
+
+@app.command("list")
+def list_(
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", metavar="NAME", help="Only runs of it.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only requested, running, parked, completed, failed or cancelled.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """List runs, newest first."""
+    from treadle.cli import runs
+
+    wanted = runs.check_status(status)
+    return runs.run(
+        url, namespace, lambda client: runs.list_(client, workflow, wanted, limit, as_json=json)
+    )
+
+
+@app.command()
+def watch(
+    run: RunId,
+    timeout: Timeout = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Show what happened and happens in a run, until it ends."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.watch(client, run, timeout, as_json=json))
+
+
+@app.command()
+def history(run: RunId, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Print every stored event of a run, as it was sent."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.history(client, run, as_json=json))
+
+
+@app.command()
+def result(
+    run: RunId,
+    timeout: Timeout = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Wait for a run's end and print its result as JSON."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.result(client, run, timeout, as_json=json))
+
+
+@app.command()
+def cancel(
+    run: RunId,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")
+    ] = "",
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Cancel a run."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.cancel(client, run, reason, as_json=json))
+
+
+@app.command()
+def resume(
+    run: RunId,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="STEP", help="Only this step.")
+    ] = None,
+    max_iterations: Annotated[
+        str | None,
+        typer.Option("--max-iterations", metavar="N|+N", help="Raise the bound to N, or by N."),
+    ] = None,
+    max_duration: Annotated[
+        str | None,
+        typer.Option("--max-duration", metavar="S|+S", help="Raise it to S seconds, or by S."),
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Move a parked run on, with a raised bound."""
+    from treadle.cli import runs
+
+    iterations = options.read_count("--max-iterations", max_iterations)
+    duration = options.read_duration("--max-duration", max_duration)
+    return runs.run(
+        url,
+        namespace,
+        lambda client: runs.resume(client, run, step, iterations, duration, as_json=json),
+    )
+
+
+@app.command()
+def signal(
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.")],
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar=_VALUE, help="What the run receives.")
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Two signals with one id count as one."),
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Send a signal to a run."""
+    from treadle.cli import runs
+
+    value = options.read_json("--payload", payload)
+    return runs.run(
+        url, namespace, lambda client: runs.signal(client, run, name, value, id, as_json=json)
+    )

@@ -1,0 +1,75 @@
+"""``treadle dev``, ``treadle engine`` and ``treadle worker``: their arguments."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from treadle.cli.options import Json, Namespace, Url
+
+
+class Sync(StrEnum):
+    """How soon the dev server writes to the disk what it acknowledged."""
+
+    always = "always"
+    second = "1s"
+    default = "2m"
+
+
+AppFile = Annotated[
+    str, typer.Argument(metavar="APP", help="app.py, or package.module; both also with :name.")
+]
+
+
+def dev(
+    app: AppFile,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="Of the NATS server; 4222, or a free one if taken."
+        ),
+    ] = None,
+    sync: Annotated[
+        Sync, typer.Option("--sync", help="How soon acknowledged writes are on the disk.")
+    ] = Sync.second,
+    json: Json = False,
+) -> int:
+    """Run server, engine and the worker of APP; restart the worker when its code changes.
+
+    Everything is kept in .treadle/, and goes on where it was at the next start.
+    """
+    from treadle.cli.dev import run_dev
+
+    return run_dev(app, port=port, sync=sync.value, as_json=json)
+
+
+def engine(
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="For logs.")] = "",
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=0, help="Of a new namespace; 0 keeps what is there.")
+    ] = 0,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, max=5, help="Copies of each stream it creates.")
+    ] = 1,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Run an engine; any number may run, none is a leader."""
+    from treadle.cli.serving import serve_engine
+
+    return serve_engine(url, namespace, name, partitions, replicas, as_json=json)
+
+
+def worker(
+    app: AppFile,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Register the workflows of APP and run its worker."""
+    from treadle.cli.serving import serve_worker
+
+    return serve_worker(app, url, namespace, as_json=json)

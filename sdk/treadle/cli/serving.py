@@ -1,0 +1,121 @@
+"""Processes that serve until they are told to stop: an engine, or the worker of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from treadle.cli import exits, lineage, logs, output
+from treadle.sdk.settings import Settings
+
+if TYPE_CHECKING:
+    from treadle.cli.app import App
+    from treadle.worker import Worker
+
+NAMESPACE_POLL_S = 0.5
+
+
+def serve_engine(
+    url: str | None,
+    namespace: str | None,
+    name: str,
+    partitions: int,
+    replicas: int,
+    *,
+    as_json: bool,
+) -> int:
+    """Run an engine until SIGTERM or Ctrl-C."""
+    from treadle.engine import Engine
+
+    lineage.end_with_parent()
+    logs.configure(as_json=as_json)
+    settings = Settings.from_env(url=url, namespace=namespace)
+
+    async def run() -> None:
+        engine = Engine(settings, name=name, partitions=partitions, replicas=replicas)
+        _on_signals(engine.stop)
+        await engine.run()
+
+    if sys.platform == "win32":
+        asyncio.run(run())
+    else:
+        import uvloop
+
+        uvloop.run(run())
+    return exits.OK
+
+
+def serve_worker(target: str, url: str | None, namespace: str | None, *, as_json: bool) -> int:
+    """Register a file's workflows and run its worker until SIGTERM or Ctrl-C."""
+    from treadle.cli import app
+    from treadle.worker import serve
+
+    lineage.end_with_parent()
+    logs.configure(as_json=as_json)
+    settings = Settings.from_env(url=url, namespace=namespace)
+    loaded = app.load(target)
+    lineage.tell_sources()
+    worker = app.worker_of(loaded)
+    if not as_json:
+        _remark_unserved(loaded, worker)
+    if loaded.workflows:
+        asyncio.run(_register(loaded, settings))
+    serve(worker, settings)
+    return exits.OK
+
+
+async def _register(loaded: App, settings: Settings) -> None:
+    """Register the workflows, as soon as there is a namespace."""
+    from treadle.sdk.bus.connection import Connection
+    from treadle.sdk.bus.jetstream import JetStream
+    from treadle.sdk.client import Client
+    from treadle.sdk.client.store import Store
+    from treadle.sdk.namespace import find_namespace
+
+    connection = await Connection.open(settings, name="treadle-register")
+    try:
+        js = JetStream(connection, message_ids=settings.message_ids)
+        subjects = await find_namespace(js, settings)
+        if subjects is None:
+            output.remark(
+                f"namespace {settings.namespace!r} is not set up on this server yet; waiting for "
+                "an engine to do it: treadle engine"
+            )
+        while subjects is None:
+            await asyncio.sleep(NAMESPACE_POLL_S)
+            subjects = await find_namespace(js, settings)
+        client = Client(Store(js, subjects))
+        for definition in loaded.workflows:
+            await client.register(definition)
+    finally:
+        await connection.close()
+
+
+def _remark_unserved(loaded: App, worker: Worker) -> None:
+    """Say which steps wait for another worker, or for a handler whose name is misspelt."""
+    for definition in loaded.workflows:
+        for step in definition.steps:
+            task_type = getattr(step, "type", "")
+            if task_type and task_type not in worker.handlers:
+                output.remark(
+                    f"note: step {step.id!r} of workflow {definition.name!r} has the task type "
+                    f"{task_type!r}, and {loaded.source} has no handler for it. Another worker has "
+                    "to serve it."
+                )
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    """Stop gracefully at the first signal; at the second one as Python does."""
+    loop = asyncio.get_running_loop()
+
+    def first() -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+        stop()
+
+    if sys.platform != "win32":
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, first)

@@ -1,0 +1,156 @@
+"""Runs and events as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from treadle.cli import output
+from treadle.sdk.client import RunEvent, RunView, StepView
+
+_STYLE_BY_KIND = {
+    "step.failed": "red",
+    "task.lost": "yellow",
+    "step.parked": "bold yellow",
+    "corrupt": "bold red",
+}
+
+
+def show(view: RunView) -> None:
+    """Print where a run stands."""
+    output.say(f"{view.id}  {view.workflow}  {view.status}", output.STYLES.get(view.status, ""))
+    for line in _facts(view):
+        output.say(f"  {line}")
+    if view.steps:
+        output.say("")
+        rows = [_step_row(step) for step in view.steps]
+        output.table(("STEP", "STATUS", "ITERATION", "ATTEMPT", "TOOK", ""), rows)
+    if view.notes:
+        output.say("")
+        output.notes(view.notes)
+
+
+def listing(views: Sequence[RunView]) -> None:
+    """Print runs, one a line."""
+    if not views:
+        output.remark("no runs; start one: treadle run start WORKFLOW")
+        return
+    rows = [
+        (view.id, view.workflow, view.status, _date(view.requested_ms), _took(view), _why(view))
+        for view in views
+    ]
+    output.table(("RUN", "WORKFLOW", "STATUS", "REQUESTED", "TOOK", ""), rows)
+
+
+def summary(view: RunView) -> dict[str, Any]:
+    """Return what a listing tells of a run, as data."""
+    return {
+        "id": view.id,
+        "workflow": view.workflow,
+        "status": view.status,
+        "requested_ms": view.requested_ms,
+        "ended_ms": view.ended_ms,
+        "failed_step": view.failed_step,
+        "failure": view.failure,
+        "metadata": view.metadata,
+    }
+
+
+def event(happened: RunEvent) -> None:
+    """Print one event on one line."""
+    style = _STYLE_BY_KIND.get(happened.kind) or output.STYLES.get(happened.status, "")
+    output.say(str(happened), style)
+
+
+def age(milliseconds: int) -> str:
+    """Return a duration as a person says it: ``350ms``, ``4.2s``, ``2m10s``, ``3h05m``."""
+    if milliseconds < 1000:
+        return f"{max(milliseconds, 0)}ms"
+    seconds = milliseconds // 1000
+    if seconds < 60:
+        return f"{milliseconds / 1000:.1f}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    hours = seconds // 3600
+    return f"{hours}h{seconds % 3600 // 60:02d}m" if hours < 48 else f"{hours // 24}d"
+
+
+# ---------------------------------------------------------------- leaves
+
+
+def _facts(view: RunView) -> list[str]:
+    facts = [f"requested {_date(view.requested_ms)}, version {view.definition}"]
+    if view.ended_ms:
+        facts.append(
+            f"ended {_date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}"
+        )
+    if view.failure is not None:
+        where = f"at step {view.failed_step!r}: " if view.failed_step else ""
+        facts.append(f"{where}{view.failure.type}: {view.failure.message}")
+        if view.failure.traceback:
+            facts.extend(f"  {line}" for line in view.failure.traceback.splitlines())
+    facts.extend(
+        f"signal {name!r} waits to be consumed ({count})"
+        for name, count in view.signals_waiting.items()
+    )
+    facts.extend(f"{key}={value}" for key, value in view.metadata.items())
+    return facts
+
+
+def _step_row(step: StepView) -> tuple[str, ...]:
+    iteration, attempt = "", ""
+    if step.kind == "agent_loop" and step.status != "waiting":
+        bound = f"/{step.max_iterations}" if step.max_iterations else ""
+        live = step.status in ("active", "parked")
+        iteration = f"{step.iteration}{bound}" if live and step.doing else str(step.iterations)
+    if step.attempt:
+        attempt = str(step.attempt)
+    end_ms = step.ended_ms or (_now_ms() if step.status == "active" else 0)
+    took = age(end_ms - step.started_ms) if step.started_ms and end_ms else ""
+    return (step.id, step.status, iteration, attempt, took, _doing(step))
+
+
+def _doing(step: StepView) -> str:
+    if step.status == "waiting":
+        return f"after {', '.join(step.after)}" if step.after else ""
+    failed = f"{step.failure.type}: {step.failure.message}" if step.failure else ""
+    match step.doing:
+        case "queued_or_running":
+            text = f"dispatched {age(_now_ms() - step.since_ms)} ago"
+        case "delayed" | "sleeping":
+            left_ms = step.due_ms - _now_ms()
+            text = f"goes on in {age(left_ms)}" if left_ms > 0 else "is due"
+        case "parked":
+            text = f"parked {age(_now_ms() - step.since_ms)} ago"
+        case "awaiting_signal":
+            text = f"waits for signal {step.signal} since {age(_now_ms() - step.since_ms)}"
+        case "":
+            text = ""
+    if failed and step.doing and step.status == "active":
+        failed = f"last failure {failed}"
+    return "; ".join(filter(None, (text, failed)))
+
+
+def _took(view: RunView) -> str:
+    end_ms = view.ended_ms or _now_ms()
+    return age(end_ms - view.requested_ms) if view.requested_ms else ""
+
+
+def _why(view: RunView) -> str:
+    if view.failure is None:
+        return ""
+    where = f"{view.failed_step}: " if view.failed_step else ""
+    return f"{where}{view.failure.type}: {view.failure.message}".splitlines()[0]
+
+
+def _date(milliseconds: int) -> str:
+    if not milliseconds:
+        return ""
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
