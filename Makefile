@@ -1,0 +1,81 @@
+# Every target works alone on a fresh clone with nothing but Python >= 3.11, make and git:
+# what it needs is installed into .venv from the locks, by hash and as wheels only.
+#
+#   make demo     see a loop survive kill -9        make check    format, lint, types, imports
+#   make test     the whole suite; ARGS="-k name"   make bench    figures as JSON lines
+#   make dev      server, engine and worker; APP=   make lock     renew the locks; UPGRADE=1
+#   make install  only prepare .venv                make clean    back to a fresh clone
+
+PYTHON ?= python3
+VENV ?= .venv
+APP ?= examples/hello.py
+BIN := $(VENV)/bin
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Wheels only: no package's own build script runs here.
+PIP_LOCKED := $(PIP) install --quiet --require-hashes --only-binary :all:
+# The project itself; its build backend comes from the lock, so nothing is looked up.
+PIP_PROJECT := $(PIP) install --quiet --no-deps --no-index --no-build-isolation --editable .
+
+# Pyright runs on the node of its wheel, and does not ask whether it is the newest version.
+export PYRIGHT_PYTHON_GLOBAL_NODE := off
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := on
+
+.PHONY: demo test check format bench dev install lock clean
+.DEFAULT_GOAL := install
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/treadle demo $(ARGS)
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m bench $(ARGS)
+
+dev: $(VENV)/demo.stamp
+	$(BIN)/treadle dev $(APP)
+
+install: $(VENV)/dev.stamp
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Treadle needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml requirements.lock requirements-build.lock | $(BIN)/python
+	$(PIP_LOCKED) -r requirements.lock -r requirements-build.lock
+	$(PIP_PROJECT)
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml requirements-dev.lock | $(BIN)/python
+	$(PIP_LOCKED) -r requirements-dev.lock
+	$(PIP_PROJECT)
+	@touch $@ $(VENV)/demo.stamp
+
+# Resolved for every platform at once. The tool that resolves is no dependency of the project.
+LOCK_VENV := $(VENV)/lock
+LOCK = $(LOCK_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --annotation-style line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+lock: | $(BIN)/python
+	$(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install --quiet --only-binary :all: 'uv>=0.9'
+	$(LOCK) pyproject.toml --extra dev --group build --output-file requirements-dev.lock
+	$(LOCK) pyproject.toml --extra all --constraints requirements-dev.lock --output-file requirements.lock
+	$(LOCK) --group build --constraints requirements-dev.lock --output-file requirements-build.lock
+	rm -rf $(LOCK_VENV)
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
