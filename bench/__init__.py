@@ -1,0 +1,1 @@
+"""Measures Treadle on this machine: ``python -m bench`` prints JSON lines."""

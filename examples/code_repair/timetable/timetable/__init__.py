@@ -1,0 +1,1 @@
+"""Rooms, bookings and the gaps between them. Times are minutes since midnight."""
