@@ -1,0 +1,70 @@
+"""Fixtures: a real nats-server per test process, and a namespace of its own for each test.
+
+Nothing here is faked. The server listens on a free port, stores in a temporary directory and is
+ended by its process id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from treadle.sdk.server import NatsServer
+from treadle.sdk.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """The server of this test process; with xdist each worker process has its own."""
+    running = NatsServer.start(tmp_path_factory.mktemp("nats"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def server(shared_server: NatsServer) -> NatsServer:
+    """The shared server: ``url``, ``kill()``, ``restart()``. It runs at the start of each test."""
+    if not shared_server.is_running:
+        shared_server.restart()
+    return shared_server
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server for one test alone, for those that stop it for long or need it empty."""
+    running = NatsServer.start(tmp_path / "nats")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace no other test uses."""
+    return f"t{secrets.token_hex(5)}"
+
+
+@pytest.fixture
+def settings(server: NatsServer, namespace: str) -> Settings:
+    """How to reach the server, with this test's namespace."""
+    return Settings(url=server.url, namespace=namespace)
+
+
+Eventually = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """``await eventually(condition, within_s=5)``: wait for a condition, with a bound."""
+
+    async def wait_until(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"did not come true within {within_s} s"
+            await asyncio.sleep(0.005)
+
+    return wait_until

@@ -1,0 +1,357 @@
+"""What the properties of the core are tried on: definitions, registers, events, moments.
+
+Definitions are sound (``validation.py`` refuses others), registers are values the core can
+write. Events are any well-typed ones: what a worker or client sends is not under our control.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+
+from treadle.engine.core import Moment, Plan, StepEnded, StepParked, StepResumed
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    Retry,
+    SignalStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+    content_hash,
+)
+from treadle.sdk.messages import (
+    CancelRequested,
+    Delayed,
+    Ended,
+    Failure,
+    Inline,
+    LiveRegister,
+    Parked,
+    Register,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+    Sleeping,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    Task,
+    TaskDue,
+    TaskLost,
+    TimerFired,
+)
+
+RUN = "r1"
+EPOCH_MS = 1_700_000_000_000
+STEP_IDS = ("a", "b", "c", "d", "e", "f")
+SIGNALS = ("go", "stop")
+ERRORS = ("ValueError", "timeout", "Fatal")
+
+times_ms = st.integers(EPOCH_MS - 10_000, EPOCH_MS + 10_000_000)
+durations_ms = st.one_of(st.just(0), st.integers(1, 100_000))
+raws = st.integers(0, 9).map(lambda n: msgspec.Raw(b"%d" % n))
+anything = st.one_of(st.integers(-2, 30), st.integers(-(2**80), 2**80))
+
+
+def seconds(most: float = 100) -> st.SearchStrategy[float]:
+    """Durations as authors write them: none, some milliseconds, some time."""
+    return st.one_of(st.just(0.0), st.integers(1, round(most * 1000)).map(lambda ms: ms / 1000))
+
+
+# ------------------------------------------------------------------ definitions
+
+
+@st.composite
+def retries(draw: st.DrawFn) -> Retry:
+    """Sound retry policies."""
+    delay_s = draw(seconds())
+    return Retry(
+        max_attempts=draw(st.integers(1, 4)),
+        backoff=draw(st.sampled_from(("fixed", "linear", "exponential"))),
+        delay_s=delay_s,
+        max_delay_s=delay_s + draw(seconds()),
+        multiplier=draw(st.floats(1, 100)),
+        jitter=draw(st.floats(0, 1)),
+        non_retryable=draw(st.sampled_from(((), ("Fatal",)))),
+    )
+
+
+def task_steps(step_id: str = "a", after: tuple[str, ...] = ()) -> st.SearchStrategy[TaskStep]:
+    """Steps that workers execute once."""
+    return st.builds(
+        TaskStep,
+        id=st.just(step_id),
+        after=st.just(after),
+        type=st.just("work"),
+        timeout_s=seconds(),
+        retry=retries(),
+    )
+
+
+def loop_steps(
+    step_id: str = "a", after: tuple[str, ...] = (), *, on_limit: str = ""
+) -> st.SearchStrategy[AgentLoopStep]:
+    """Agent loops, short ones."""
+    limits = (on_limit,) if on_limit else ("fail", "wrap_up", "park")
+    return st.builds(
+        AgentLoopStep,
+        id=st.just(step_id),
+        after=st.just(after),
+        type=st.just("think"),
+        max_iterations=st.integers(1, 5),
+        max_duration_s=seconds(),
+        loop_delay_s=seconds(),
+        timeout_s=seconds(),
+        retry=retries(),
+        on_limit=st.sampled_from(limits),
+    )
+
+
+def signal_steps(step_id: str = "a", after: tuple[str, ...] = ()) -> st.SearchStrategy[SignalStep]:
+    """Steps that wait for a signal; names repeat, so that steps compete."""
+    return st.builds(
+        SignalStep,
+        id=st.just(step_id),
+        after=st.just(after),
+        signal=st.sampled_from(SIGNALS),
+        timeout_s=seconds(),
+    )
+
+
+def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
+    """Any step with a register."""
+    return st.one_of(task_steps(), loop_steps())
+
+
+_kinds = st.sampled_from(("task", "task", "agent_loop", "signal"))
+_timeouts_s = st.sampled_from((0.0, 0.0, 0.5, 60.0, 5_000.0))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Workflows of one to six steps with any edges that make no cycle, written in any order."""
+    steps: list[Step] = []
+    for step_id in STEP_IDS[: draw(st.integers(1, len(STEP_IDS)))]:
+        # Each bit says whether the step waits for that earlier one.
+        edges = draw(st.integers(0, 2 ** len(steps) - 1))
+        after = tuple(step.id for i, step in enumerate(steps) if edges >> i & 1)
+        match draw(_kinds):
+            case "task":
+                steps.append(TaskStep(id=step_id, after=after, type="work"))
+            case "agent_loop":
+                loop = AgentLoopStep(
+                    id=step_id, after=after, type="think", max_iterations=3, on_limit="park"
+                )
+                steps.append(loop)
+            case _:
+                steps.append(
+                    SignalStep(
+                        id=step_id,
+                        after=after,
+                        signal=draw(st.sampled_from(SIGNALS)),
+                        timeout_s=draw(_timeouts_s),
+                    )
+                )
+    if draw(st.booleans()):
+        steps.reverse()
+    definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=draw(_timeouts_s))
+    return Plan(definition, content_hash(definition))
+
+
+# ------------------------------------------------------------------ registers
+
+
+@st.composite
+def tasks(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> Task:
+    """Tasks of a step, as the core can write them."""
+    is_loop = isinstance(step, AgentLoopStep)
+    started_ms = draw(times_ms)
+    iteration = draw(st.integers(0, step.max_iterations - 1)) if is_loop else 0
+    failures = draw(st.integers(0, step.retry.max_attempts - 1))
+    losses = draw(st.integers(0, 10))
+    duration_ms = round(step.max_duration_s * 1000) if is_loop else 0
+    return Task(
+        parent=f"e{draw(st.integers(1, 50))}",
+        workflow="w",
+        definition="h",
+        loop=is_loop,
+        iteration=iteration,
+        attempt=1 + failures + losses,
+        failures=failures,
+        losses=losses,
+        input=Inline(draw(raws)),
+        checkpoint=draw(st.integers(-1, 100)),
+        started_ms=started_ms,
+        deadline_ms=started_ms + duration_ms if duration_ms else 0,
+        timeout_ms=round(step.timeout_s * 1000),
+        max_iterations=step.max_iterations if is_loop else 1,
+        wrap_up=draw(st.sampled_from(("", "", "max_iterations", "max_duration")))
+        if is_loop and step.on_limit == "wrap_up"
+        else "",
+    )
+
+
+@st.composite
+def live_registers(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> LiveRegister:
+    """Values that can still move."""
+    task = draw(tasks(step))
+    kind = draw(st.sampled_from((Task, Delayed, Sleeping, Parked)))
+    if kind is Task:
+        return task
+    if kind is Parked:
+        reason = draw(st.sampled_from(("max_iterations", "max_duration")))
+        return Parked(parent="e51", task=task, reason=reason, parked_ms=draw(times_ms))
+    return kind(parent="e51", task=task, due_ms=draw(times_ms))
+
+
+@st.composite
+def ended_registers(draw: st.DrawFn) -> Ended:
+    """Values that never move again."""
+    return Ended(
+        parent="e51",
+        outcome=draw(st.sampled_from(("completed", "failed", "cancelled"))),
+        iterations=draw(st.integers(0, 5)),
+        output=draw(raws),
+        failure=draw(st.none() | failures()),
+    )
+
+
+def registers(step: TaskStep | AgentLoopStep) -> st.SearchStrategy[Register]:
+    """Any value of a step's register."""
+    return st.one_of(live_registers(step), ended_registers())
+
+
+# ------------------------------------------------------------------ events
+
+
+def failures() -> st.SearchStrategy[Failure]:
+    """What handlers fail with."""
+    return st.builds(
+        Failure,
+        type=st.sampled_from(ERRORS),
+        message=st.just("it broke"),
+        retryable=st.sampled_from((True, True, True, False)),
+        retry_after_ms=st.one_of(st.just(0), st.integers(0, 100_000), anything),
+    )
+
+
+def settles(
+    token: st.SearchStrategy[int],
+) -> st.SearchStrategy[StepContinued | StepCompleted | StepFailed]:
+    """Verdicts of an execution that held ``token``."""
+    common = {"step": st.just("a"), "type": st.just("work"), "token": token, "head": anything}
+    return st.one_of(
+        st.builds(StepContinued, **common, output=raws, delay_ms=anything),
+        st.builds(StepCompleted, **common, output=raws),
+        st.builds(StepFailed, **common, failure=failures()),
+    )
+
+
+def task_events(
+    token: st.SearchStrategy[int],
+) -> st.SearchStrategy[StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue]:
+    """Everything about one dispatch of a step."""
+    common = {"step": st.just("a"), "type": st.just("work"), "token": token}
+    return st.one_of(settles(token), st.builds(TaskLost, **common), st.builds(TaskDue, **common))
+
+
+resumes = st.builds(
+    ResumeRequested,
+    step=st.sampled_from(("", "a", "b")),
+    max_iterations=anything,
+    add_iterations=anything,
+    max_duration_ms=anything,
+    add_duration_ms=anything,
+)
+timers = st.builds(
+    TimerFired,
+    kind=st.sampled_from(("step_deadline", "run_deadline", "wake")),
+    step=st.sampled_from((*STEP_IDS, "unknown", "")),
+    due_ms=times_ms,
+)
+
+
+def register_events(
+    token: st.SearchStrategy[int],
+) -> st.SearchStrategy[
+    StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue | TimerFired | ResumeRequested
+]:
+    """Everything a register may meet."""
+    return st.one_of(task_events(token), timers, resumes)
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> StepEnded | StepParked | StepResumed:
+    """What registers tell documents, true or not, of known steps or not."""
+    step = draw(st.sampled_from((*STEP_IDS, "unknown")))
+    event, position = f"e{draw(st.integers(1, 99))}", draw(st.integers(1, 99))
+    match draw(
+        st.sampled_from(("completed", "completed", "failed", "cancelled", "park", "resume"))
+    ):
+        case "park":
+            return StepParked(step, "max_iterations", draw(st.integers(0, 5)), event, position)
+        case "resume":
+            return StepResumed(step, event, position)
+        case outcome:
+            failure = draw(failures()) if outcome == "failed" else None
+            return StepEnded(step, outcome, draw(st.integers(0, 5)), failure, event, position)
+
+
+signals = st.builds(
+    SignalReceived,
+    name=st.sampled_from((*SIGNALS, "unheard")),
+    payload=raws,
+    id=st.sampled_from(("", "", "s1", "s2")),
+)
+run_events = st.one_of(
+    facts(),
+    facts(),
+    facts(),
+    signals,
+    signals,
+    timers,
+    st.builds(CancelRequested, reason=st.just("asked")),
+    st.just(RunRequested(workflow="w", definition="h")),
+)
+
+
+@st.composite
+def moments(draw: st.DrawFn, *, letter: str = "e") -> Moment:
+    """When and by what: any event that is not among the registers' parents."""
+    sequence = draw(st.integers(52, 99))
+    return Moment(RUN, f"{letter}{sequence}", draw(times_ms), sequence)
+
+
+# ------------------------------------------------------------------ a life of one step
+
+_waits = st.sampled_from((0, 0, 1, 40, 300, 5_000, 60_000, 400_000))
+
+
+def moves() -> st.SearchStrategy[list[tuple[str, dict[str, object]]]]:
+    """What happens to one step: verbs of ``StepWalk`` with their arguments, in any order."""
+    arguments: dict[str, dict[str, st.SearchStrategy[object]]] = {
+        "continue_": {"delay_ms": st.sampled_from((-1, -1, 0, 100, 40_000))},
+        "complete": {},
+        "fail": {
+            "type": st.sampled_from(ERRORS),
+            "retryable": st.sampled_from((True, True, True, False)),
+            "retry_after_ms": st.sampled_from((0, 0, 500, 50_000)),
+        },
+        "lose": {},
+        "due": {},
+        "wake": {},
+        "deadline": {},
+        "resume": {
+            "add_iterations": st.integers(0, 2),
+            "add_duration_ms": st.sampled_from((0, 1_000, 1_000_000)),
+        },
+    }
+    verbs = ("continue_",) * 3 + ("fail",) * 2 + ("due", "wake") * 2 + tuple(arguments)
+    return st.lists(
+        st.sampled_from(verbs).flatmap(
+            lambda verb: st.tuples(
+                st.just(verb), st.fixed_dictionaries({**arguments[verb], "after_ms": _waits})
+            )
+        ),
+        max_size=30,
+    )

@@ -1,0 +1,197 @@
+"""Does what was stored keep the promises? Pure: evidence in, violations out.
+
+The walk goes back from the ended register, link by link through the stored events, to the seed:
+what the engine says about itself is compared with it, never believed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tests.crash.chain import Baton, link, seed
+from tests.crash.evidence import Evidence, Kept
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    Parked,
+    Register,
+    Sleeping,
+    SignalReceived,
+    StepCompleted,
+    StepContinued,
+    Task,
+)
+
+_baton = msgspec.json.Decoder(Baton)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one run has to come to."""
+
+    run: str
+    iterations: int
+    steps: tuple[str, ...] = ("loop",)
+    """Loops, each after the one before it."""
+    statuses: frozenset[str] = frozenset({"completed"})
+    """Terminal statuses that are right; a cancel may come too late."""
+
+
+def violations(evidence: Evidence, expected: list[Expected]) -> list[str]:
+    """Return every broken promise, as a sentence."""
+    found: list[str] = []
+    runs = {each.run: each for each in expected}
+    for run in expected:
+        found += [f"run {run.run}: {text}" for text in _of_run(evidence, run)]
+    for (run, step), kept in evidence.registers.items():
+        if run in runs:
+            broken = _of_register(evidence, run, kept)
+            found += [f"run {run}, step {step}: {text}" for text in broken]
+    return found
+
+
+def committed(evidence: Evidence) -> int:
+    """Return how many iterations were committed."""
+    return sum(
+        task_of(after.register).iteration > task_of(before.register).iteration
+        if not isinstance(after.register, Ended)
+        else after.register.outcome == "completed"
+        for kept in evidence.registers.values()
+        for before, after in zip(kept, kept[1:], strict=False)
+        if not isinstance(before.register, Ended)
+    )
+
+
+# ---------------------------------------------------------------- a run
+
+
+def _of_run(evidence: Evidence, expected: Expected) -> Iterator[str]:
+    documents = evidence.documents.get(expected.run, [])
+    if not documents:
+        yield "has no document"
+        return
+    last = documents[-1]
+    if not last.is_terminal:
+        yield f"has not ended: {last.status}, steps {last.steps}"
+        return
+    if sum(document.is_terminal for document in documents) > 1:
+        yield f"was written after its end: {[document.status for document in documents]}"
+    if last.status not in expected.statuses:
+        yield f"ended as {last.status} ({last.failure}), not {set(expected.statuses)}"
+    letters = evidence.letters.get(expected.run, [])
+    if len(letters) != (last.status == "failed"):
+        yield f"is {last.status} and has {len(letters)} dead letters: {letters}"
+    if last.status == "completed":
+        yield from _signals(evidence, expected.run, last.signals_received)
+        yield from _chain(evidence, expected)
+
+
+def _signals(evidence: Evidence, run: str, counted: int) -> Iterator[str]:
+    """A completed run has counted every signal stored before its end, and each once."""
+    events = evidence.events[run]
+    ids = {event.id for event in events.values() if isinstance(event, SignalReceived)}
+    end = max(
+        (at for at, event in events.items() if isinstance(event, StepCompleted)), default=0
+    )
+    before = {
+        event.id for at, event in events.items() if isinstance(event, SignalReceived) and at < end
+    }
+    if not len(before) <= counted <= len(ids):
+        yield f"counted {counted} signals; {len(ids)} were sent, {len(before)} before its end"
+
+
+def _chain(evidence: Evidence, expected: Expected) -> Iterator[str]:
+    start = seed(expected.run)
+    for step in expected.steps:
+        head = evidence.head(expected.run, step)
+        if not isinstance(head, Ended) or head.outcome != "completed":
+            yield f"is completed, but step {step} holds {head}"
+            return
+        if head.iterations != expected.iterations:
+            yield f"step {step} took {head.iterations} iterations, not {expected.iterations}"
+        end = _baton.decode(head.output)
+        yield from _walk(evidence, expected.run, step, head.iterations, end.state, start)
+        start = end.state
+
+
+def _walk(
+    evidence: Evidence, run: str, step: str, iterations: int, state: str, start: str
+) -> Iterator[str]:
+    """Walk from the last state back to the first."""
+    made: dict[str, list[Baton]] = {}
+    for event in evidence.events[run].values():
+        if isinstance(event, StepContinued | StepCompleted) and event.step == step:
+            baton = _baton.decode(event.output)
+            made.setdefault(baton.state, []).append(baton)
+    for iteration in reversed(range(iterations)):
+        if state not in made:
+            yield f"step {step}: no event made the state after iteration {iteration}"
+            return
+        baton = made[state][0]
+        if baton.iteration != iteration:
+            yield f"step {step}: iteration {iteration} was committed with one of {baton.iteration}"
+        if link(baton.previous, run, step, iteration, baton.salt) != state:
+            yield f"step {step}: the hash of iteration {iteration} is wrong"
+        if baton.is_alien:
+            yield f"step {step}: iteration {iteration} was built on a checkpoint of another past"
+        state = baton.previous
+    if state != start:
+        yield f"step {step}: the chain does not begin with what the step was given"
+
+
+# ---------------------------------------------------------------- a register
+
+
+def _of_register(evidence: Evidence, run: str, kept: list[Kept]) -> Iterator[str]:
+    parents = Counter(value.register.parent for value in kept)
+    twice = [parent for parent, count in parents.items() if count > 1]
+    if twice:
+        yield f"moved twice by events {twice}"
+    documents = evidence.documents.get(run, [])
+    if documents and documents[-1].is_terminal and not isinstance(kept[-1].register, Ended):
+        yield f"the run has ended and its register lives: {kept[-1].register}"
+    for before, after in zip(kept, kept[1:], strict=False):
+        yield from _move(evidence, run, before, after)
+
+
+def _move(evidence: Evidence, run: str, before: Kept, after: Kept) -> Iterator[str]:
+    if isinstance(before.register, Ended):
+        yield f"moved after its end, to {after.register}"
+        return
+    if after.replaced != before.sequence:
+        return
+    if isinstance(after.register, Ended):
+        if after.register.outcome != "completed":
+            return
+        made = task_of(before.register).iteration + 1
+        if after.register.iterations != made:
+            yield f"ended with {after.register.iterations} iterations in its {made}th"
+    else:
+        old, new = task_of(before.register), task_of(after.register)
+        if new.iteration not in (old.iteration, old.iteration + 1):
+            yield f"went from iteration {old.iteration} to {new.iteration}"
+        if new.iteration == old.iteration:
+            if new.attempt < old.attempt:
+                yield f"went from attempt {old.attempt} to {new.attempt}"
+            return
+    parent = after.register.parent
+    event = evidence.events[run].get(int(parent[1:])) if parent[0] == "e" else None
+    if not isinstance(event, StepContinued | StepCompleted):
+        yield f"an iteration was committed by {parent}, which is {event}"
+    elif event.token != before.sequence:
+        yield f"an iteration was committed by an event with token {event.token}, not {before}"
+
+
+def task_of(register: Register) -> Task:
+    """Return the task of a register that has not ended."""
+    match register:
+        case Task():
+            return register
+        case Delayed() | Sleeping() | Parked():
+            return register.task
+        case Ended():
+            raise AssertionError(register)

@@ -1,0 +1,114 @@
+"""One process of a crash test: ``python -m tests.crash.member engine|worker``.
+
+Settings come from TREADLE_* variables, ack waits and the effect log from CRASH_*. It ends when its
+standard input does, so that a killed test run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+
+import msgspec
+
+from tests.crash.chain import TASK_TYPE, Baton, Saved, link
+from treadle.sdk.settings import Settings
+from treadle.worker import LoopContext, Worker, serve
+from treadle.worker.verdict import Complete, Continue
+
+_HANG_S = 60.0
+
+
+class EffectLog:
+    """Lines that several processes append to one file, each whole."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, kind: str, ctx: LoopContext[Baton]) -> None:
+        entry = {
+            "kind": kind,
+            "at_s": time.monotonic(),
+            "pid": os.getpid(),
+            "run": ctx.run,
+            "step": ctx.step,
+            "iteration": ctx.iteration,
+            "attempt": ctx.attempt,
+        }
+        os.write(self._file, msgspec.json.encode(entry) + b"\n")
+
+
+def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
+    """Return a worker that hands batons on."""
+    concurrency = int(os.environ["CRASH_CONCURRENCY"])
+    worker = Worker(name, concurrency=concurrency, ack_wait_s=ack_wait_s, drain_timeout_s=5.0)
+
+    @worker.handler(TASK_TYPE)
+    async def hand_on(ctx: LoopContext[Baton]) -> Continue | Complete:
+        effects.write("begin", ctx)
+        given = ctx.input
+        saved = await ctx.load_checkpoint(Saved) if given.saves else None
+        if given.hang_at == ctx.iteration:
+            time.sleep(_HANG_S)
+        if given.work_ms:
+            await asyncio.sleep(given.work_ms / 1000)
+        baton = _next(ctx, given, saved)
+        if given.saves:
+            await ctx.checkpoint(Saved(baton=baton))
+        effects.write("end", ctx)
+        if ctx.iteration + 1 < given.iterations:
+            return ctx.continue_(baton, delay=None if given.delay_ms < 0 else given.delay_ms / 1000)
+        return ctx.complete(baton)
+
+    return worker
+
+
+def _next(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton:
+    """Return what a saved execution of this iteration made, else one link more."""
+    written = ctx.last_checkpoint
+    is_alien = False
+    if saved is not None and written is not None:
+        if written.iteration == ctx.iteration and saved.baton.previous == given.state:
+            return saved.baton
+        is_alien = written.iteration >= ctx.iteration or saved.baton.state != given.state
+    salt = secrets.token_hex(8)
+    return msgspec.structs.replace(
+        given,
+        state=link(given.state, ctx.run, ctx.step, ctx.iteration, salt),
+        previous=given.state,
+        salt=salt,
+        iteration=ctx.iteration,
+        is_alien=is_alien,
+    )
+
+
+async def _engine(settings: Settings, name: str, ack_wait_s: float) -> None:
+    # Only this kind of process needs it: a worker starts sooner without.
+    from treadle.engine import Engine
+
+    await Engine(settings, name=name, event_ack_wait_s=ack_wait_s).run()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s", level=logging.INFO)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    settings = Settings.from_env()
+    name, ack_wait_s = os.environ["CRASH_NAME"], float(os.environ["CRASH_ACK_WAIT_S"])
+    if sys.argv[1] == "engine":
+        asyncio.run(_engine(settings, name, ack_wait_s))
+    else:
+        serve(make_worker(name, EffectLog(os.environ["CRASH_EFFECTS"]), ack_wait_s), settings)
+
+
+if __name__ == "__main__":
+    main()

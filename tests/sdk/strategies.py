@@ -1,0 +1,275 @@
+"""What the properties of definitions are tried on: sound definitions, and single faults.
+
+A fault is a change to the plain data of a sound definition together with the place at which it
+has to be reported, and whether JSON schema can see it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    Retry,
+    SignalStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+    to_plain,
+)
+from treadle.sdk.limits import DURATION_S_MAX
+
+# No deadline: a busy machine is no fault of the code.
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+# Words that YAML 1.1, YAML 1.2 or both would read as something else than text.
+_TRICKY = ["on", "no", "null", "true", "1e3", "0x1F", "0b1", "010", "-1", "1_000", "_", "-", "1"]
+
+ids = st.one_of(st.sampled_from(_TRICKY), st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True))
+seconds = st.floats(0, DURATION_S_MAX, allow_nan=False)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def retries(draw: st.DrawFn) -> Retry:
+    delay_s, max_delay_s = sorted([draw(seconds), draw(seconds)])
+    return Retry(
+        max_attempts=draw(st.integers(1, 1000)),
+        backoff=draw(st.sampled_from(["fixed", "linear", "exponential"])),
+        delay_s=delay_s,
+        max_delay_s=max_delay_s,
+        multiplier=draw(st.floats(1, 100)),
+        jitter=draw(st.floats(0, 1)),
+        non_retryable=tuple(draw(st.lists(ids, max_size=2))),
+    )
+
+
+@st.composite
+def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
+    retry = draw(st.just(Retry()) | retries())
+    warn_at, force_at = sorted([draw(st.integers(0, 10)), draw(st.integers(0, 10))])
+    return draw(
+        st.one_of(
+            st.builds(
+                TaskStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                type=ids,
+                timeout_s=seconds,
+                retry=st.just(retry),
+            ),
+            st.builds(
+                AgentLoopStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                type=ids,
+                max_iterations=st.integers(1, 1_000_000),
+                max_duration_s=seconds,
+                loop_delay_s=seconds,
+                timeout_s=seconds,
+                retry=st.just(retry),
+                on_limit=st.sampled_from(["fail", "wrap_up", "park"]),
+                budget_warn_at=st.just(warn_at),
+                budget_force_at=st.just(force_at),
+            ),
+            st.builds(
+                SignalStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                signal=ids,
+                timeout_s=seconds,
+            ),
+        )
+    )
+
+
+@st.composite
+def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
+    """Sound definitions: any DAG, its steps written in any order."""
+    names = draw(st.lists(ids, min_size=1, max_size=max_steps, unique=True))
+    steps = [
+        draw(
+            _step(name, tuple(draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else ()))
+        )
+        for i, name in enumerate(names)
+    ]
+    return WorkflowDefinition(
+        name=draw(ids),
+        steps=tuple(draw(st.permutations(steps))),
+        timeout_s=draw(seconds),
+        input_schema=draw(st.none() | st.dictionaries(texts, json_values, max_size=3)),
+        description=draw(texts),
+    )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with otherwise sound plain data."""
+
+    plain: dict[str, Any]
+    path: str
+    in_schema: bool
+    """True if the JSON schema refuses it too."""
+
+
+Change = Callable[[dict[str, Any]], str | None]
+"""Breaks plain data in place and returns where; None if these data have no such part."""
+
+
+_FIELDS = {
+    cls.__struct_config__.tag: cls.__struct_fields__
+    for cls in (TaskStep, AgentLoopStep, SignalStep)
+}
+
+
+def _set(place: str, value: object, *, having: str = "") -> Change:
+    """Set a field of the first step whose kind has it; ``retry.x`` reaches into the policy."""
+    first, _, inner = place.partition(".")
+
+    def change(plain: dict[str, Any]) -> str | None:
+        for i, step in enumerate(plain["steps"]):
+            if (having or first) in _FIELDS[step["kind"]]:
+                target = step.setdefault("retry", {}) if inner else step
+                target[inner or first] = value
+                return f"steps[{i}].{place}"
+        return None
+
+    return change
+
+
+def _top(name: str, value: object) -> Change:
+    def change(plain: dict[str, Any]) -> str:
+        plain[name] = value
+        return name
+
+    return change
+
+
+def _drop(name: str) -> Change:
+    def change(plain: dict[str, Any]) -> str | None:
+        for i, step in enumerate(plain["steps"]):
+            if name in step:
+                del step[name]
+                return f"steps[{i}].{name}"
+        return None
+
+    return change
+
+
+def _wait(step: dict[str, Any], other: object) -> int:
+    after = step.setdefault("after", [])
+    after.append(other)
+    return len(after) - 1
+
+
+def _waits_for(other: object) -> Change:
+    def change(plain: dict[str, Any]) -> str:
+        j = _wait(plain["steps"][-1], other)
+        return f"steps[{len(plain['steps']) - 1}].after[{j}]"
+
+    return change
+
+
+def _waits_for_itself(plain: dict[str, Any]) -> str:
+    return f"steps[0].after[{_wait(plain['steps'][0], plain['steps'][0]['id'])}]"
+
+
+def _waits_twice(plain: dict[str, Any]) -> str | None:
+    for i, step in enumerate(plain["steps"]):
+        if step.get("after"):
+            return f"steps[{i}].after[{_wait(step, step['after'][0])}]"
+    return None
+
+
+def _same_id(plain: dict[str, Any]) -> str:
+    plain["steps"].append({**plain["steps"][0], "after": []})
+    return f"steps[{len(plain['steps']) - 1}].id"
+
+
+def _delay_above_its_bound(plain: dict[str, Any]) -> str | None:
+    for i, step in enumerate(plain["steps"]):
+        if step["kind"] != "signal":
+            step["retry"] = {"delay_s": 90, "max_delay_s": 80}
+            return f"steps[{i}].retry.max_delay_s"
+    return None
+
+
+def _not_a_step(plain: dict[str, Any]) -> str:
+    plain["steps"].append("fetch")
+    return f"steps[{len(plain['steps']) - 1}]"
+
+
+#: Faults by name: the change, and whether JSON schema can see it.
+FAULTS: dict[str, tuple[Change, bool]] = {
+    "bad workflow name": (_top("name", "code review"), True),
+    "no steps": (_top("steps", []), True),
+    "steps is no list": (_top("steps", {"a": 1}), True),
+    "unknown field": (_top("stepz", []), True),
+    "description is no text": (_top("description", 5), True),
+    "description too long": (_top("description", "x" * 10_001), True),
+    "negative run timeout": (_top("timeout_s", -1), True),
+    "input schema is no object": (_top("input_schema", [1]), True),
+    "bad step id": (_set("id", "a.b"), True),
+    "bad task type": (_set("type", "llm review"), True),
+    "bad signal name": (_set("signal", "approve>"), True),
+    "id too long": (_set("id", "x" * 65), True),
+    "id missing": (_drop("id"), True),
+    "kind missing": (_drop("kind"), True),
+    "type missing": (_drop("type"), True),
+    "signal missing": (_drop("signal"), True),
+    "bound missing": (_drop("max_iterations"), True),
+    "bound 0": (_set("max_iterations", 0), True),
+    "bound negative": (_set("max_iterations", -3), True),
+    "bound over the limit": (_set("max_iterations", 1_000_001), True),
+    "bound is text": (_set("max_iterations", "10"), True),
+    "bound is a fraction": (_set("max_iterations", 2.5), True),
+    "bound is a boolean": (_set("max_iterations", True), True),
+    "bound is nothing": (_set("max_iterations", None), True),
+    "unknown kind": (_set("kind", "agent-loop", having="id"), True),
+    "unknown step field": (_set("after_", ["x"], having="id"), True),
+    "negative timeout": (_set("timeout_s", -0.5), True),
+    "negative loop delay": (_set("loop_delay_s", -1), True),
+    "eleven years": (_set("max_duration_s", 11 * 366 * 24 * 3600), True),
+    "after is a word": (_set("after", "fetch"), True),
+    "unknown limit": (_set("on_limit", "explode"), True),
+    "no attempts": (_set("retry.max_attempts", 0), True),
+    "too many attempts": (_set("retry.max_attempts", 1001), True),
+    "jitter over 1": (_set("retry.jitter", 1.5), True),
+    "shrinking delays": (_set("retry.multiplier", 0.5), True),
+    "unknown backoff": (_set("retry.backoff", "expo"), True),
+    "unknown retry field": (_set("retry.attempts", 3), True),
+    "retry is no object": (_set("retry", 3), True),
+    "entry of after is no name": (_waits_for(7), True),
+    "waits twice": (_waits_twice, True),
+    "not a step": (_not_a_step, True),
+    "same id": (_same_id, False),
+    "unknown step": (_waits_for("no-such-step"), False),
+    "waits for itself": (_waits_for_itself, False),
+    "delay above its bound": (_delay_above_its_bound, False),
+}
+
+
+@st.composite
+def faults(draw: st.DrawFn) -> Fault:
+    """Return a sound definition with one fault."""
+    plain = copy.deepcopy(to_plain(draw(definitions())))
+    change, in_schema = FAULTS[draw(st.sampled_from(sorted(FAULTS)))]
+    path = change(plain)
+    assume(path is not None)
+    assert path is not None
+    return Fault(plain, path, in_schema)

@@ -1,0 +1,252 @@
+"""A definition is judged as a whole: every problem, each with its place and what to do.
+Method: examples for the texts; random sound definitions with single faults for the places."""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sdk.strategies import QUICK, Fault, definitions, faults, json_values
+from treadle.sdk import limits
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    Retry,
+    TaskStep,
+    WorkflowDefinition,
+    content_hash,
+    to_plain,
+)
+from treadle.sdk.errors import InvalidDefinition, Problem
+from treadle.sdk.validation import check, definition_from, problems_of
+
+
+def _problems(*steps: dict[str, Any], **fields: Any) -> dict[str, str]:
+    """Return the problems of a definition by their place."""
+    try:
+        definition_from({"name": "code-review", "steps": list(steps), **fields})
+    except InvalidDefinition as exc:
+        assert len({p.path for p in exc.problems}) == len(exc.problems), "one place, one problem"
+        return {problem.path: problem.text for problem in exc.problems}
+    return {}
+
+
+def _task(step_id: str, *after: object, **fields: Any) -> dict[str, Any]:
+    return {"kind": "task", "id": step_id, "type": "t", "after": list(after), **fields}
+
+
+def _loop(step_id: str, *after: object, **fields: Any) -> dict[str, Any]:
+    return {"kind": "agent_loop", "id": step_id, "type": "t", "after": list(after), **fields}
+
+
+# -------------------------------------------------------------------- properties
+
+
+@QUICK
+@given(definitions())
+def test_every_dag_within_the_limits_is_sound(definition: WorkflowDefinition) -> None:
+    assert problems_of(definition) == ()
+    assert check(definition) == definition
+
+
+@QUICK
+@given(definitions())
+def test_plain_data_give_the_same_definition_and_version(definition: WorkflowDefinition) -> None:
+    again = definition_from(to_plain(definition))
+    assert again == definition
+    assert content_hash(again) == content_hash(definition)
+
+
+@QUICK
+@given(faults())
+def test_a_single_fault_is_reported_at_its_place_with_what_to_do(fault: Fault) -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        definition_from(fault.plain)
+    texts = {problem.path: problem.text for problem in caught.value.problems}
+    assert fault.path in texts
+    assert re.search(r"[.?] (Did|Put|[A-Z][a-z]+) .*[.?]$", texts[fault.path]), texts[fault.path]
+
+
+@QUICK
+@given(faults(), faults())
+def test_two_faults_are_reported_at_once(one: Fault, other: Fault) -> None:
+    # A fault of the workflow itself, so that the two cannot meet in one place.
+    if "." in other.path or "[" in other.path or other.path == "steps":
+        other = Fault({**other.plain, "timeout_s": -1}, "timeout_s", True)
+    plain = {**one.plain, other.path: other.plain[other.path]}
+    with pytest.raises(InvalidDefinition) as caught:
+        definition_from(plain)
+    assert {one.path, other.path} <= {problem.path for problem in caught.value.problems}
+
+
+@QUICK
+@given(json_values | st.fixed_dictionaries({"name": json_values, "steps": st.lists(json_values)}))
+def test_no_data_crash_the_validator(plain: object) -> None:
+    with pytest.raises(InvalidDefinition):
+        definition_from(plain)
+
+
+@QUICK
+@given(st.data())
+def test_removing_the_reported_waits_leaves_no_cycle(data: st.DataObject) -> None:
+    names = [f"s{i}" for i in range(data.draw(st.integers(1, 6)))]
+    after = {n: data.draw(st.lists(st.sampled_from(names), unique=True)) for n in names}
+    problems = _problems(*(_task(name, *after[name]) for name in names))
+    cyclic = [p for p, text in problems.items() if "cycle" in text or "itself" in text]
+    places = [tuple(map(int, re.findall(r"\d+", path))) for path in cyclic]
+    assert bool(places) == _has_cycle(after)
+    for i, j in sorted(places, reverse=True):
+        del after[names[i]][j]
+    assert not _has_cycle(after)
+
+
+def _has_cycle(after: dict[str, list[str]]) -> bool:
+    try:
+        graphlib.TopologicalSorter(after).prepare()
+    except graphlib.CycleError:
+        return True
+    return False
+
+
+# -------------------------------------------------------------------- what the texts say
+
+
+def test_a_misspelt_step_is_named_with_the_nearest_one() -> None:
+    assert _problems(_task("review"), _task("publish", "reveiw")) == {
+        "steps[1].after[0]": "step 'publish' waits for 'reveiw', which is not a step. "
+        "Did you mean 'review'?"
+    }
+
+
+def test_a_cycle_is_named_in_the_order_of_waiting() -> None:
+    problems = _problems(_task("a", "c"), _task("b", "a"), _task("c", "b"), _task("d", "b"))
+    assert problems["steps[0].after[0]"].startswith("the steps 'a' -> 'c' -> 'b' -> 'a' wait")
+    assert "'d' could never start" in problems["steps[3].after[0]"]
+    assert len(problems) == 2
+
+
+def test_what_hangs_on_an_unknown_step_is_unreachable() -> None:
+    problems = _problems(_task("a", "gone"), _task("b", "a"), _task("c", "b"), _task("free"))
+    assert list(problems) == ["steps[0].after[0]", "steps[1].after[0]", "steps[2].after[0]"]
+    assert "which is not a step" in problems["steps[0].after[0]"]
+    assert "step 'b' could never start: it waits for 'a'" in problems["steps[1].after[0]"]
+
+
+def test_an_agent_loop_without_a_bound_is_told_that_one_is_required() -> None:
+    problems = _problems(_loop("review"))
+    assert "max_iterations is required" in problems["steps[0].max_iterations"]
+    assert "greater than 0" in problems["steps[0].max_iterations"]
+
+
+def test_a_bound_of_zero_is_refused() -> None:
+    problems = _problems(_loop("review", max_iterations=0))
+    assert "must be from 1 to 1,000,000" in problems["steps[0].max_iterations"]
+
+
+def test_the_fault_of_one_step_is_not_blamed_on_those_that_wait_for_it() -> None:
+    broken = {"kind": "agent_lop", "id": "review", "type": "t"}
+    problems = _problems(broken, _task("publish", "review"))
+    assert problems == {
+        "steps[0].kind": "'agent_lop' is none of task, agent_loop, signal. "
+        "Did you mean 'agent_loop'?"
+    }
+
+
+def test_a_duration_without_its_unit_is_led_to_the_field() -> None:
+    problems = _problems(_task("a", timeout=30))
+    assert problems == {
+        "steps[0].timeout": "there is no such field here. Did you mean 'timeout_s'?"
+    }
+
+
+def test_problems_are_listed_in_the_order_in_which_they_are_written() -> None:
+    steps = [_task(f"s{i}", timeout_s=-1) for i in range(11)]
+    assert list(_problems(*steps)) == [f"steps[{i}].timeout_s" for i in range(11)]
+
+
+# -------------------------------------------------------------------- limits
+
+
+def test_a_thousand_steps_are_allowed_and_one_more_is_not() -> None:
+    chain = [_task("s0"), *(_task(f"s{i}", f"s{i - 1}") for i in range(1, limits.STEPS_MAX))]
+    assert _problems(*chain) == {}
+    assert list(_problems(*chain, _task("more"))) == ["steps"]
+
+
+def test_too_many_edges_are_refused_before_they_are_followed() -> None:
+    left = [_task(f"l{i}") for i in range(101)]
+    right = [_task(f"r{i}", *(f"l{j}" for j in range(100))) for i in range(101)]
+    assert "10100 entries" in _problems(*left, *right)["steps"]
+
+
+def test_a_long_cycle_is_found_without_recursion() -> None:
+    steps = [_task(f"s{i}", f"s{(i + 1) % 1000}") for i in range(1000)]
+    assert list(_problems(*steps)) == ["steps[0].after[0]"]
+
+
+def test_a_definition_too_large_for_one_message_is_refused() -> None:
+    schema = {"description": "x" * 500_000}
+    assert _problems(_task("a"), input_schema=schema) == {}
+    steps = [_task(f"{i:0>64}") for i in range(900)]
+    assert "524288 are allowed" in _problems(*steps, input_schema=schema)["definition"]
+
+
+def test_a_thousand_unknown_steps_are_judged_in_bounded_time() -> None:
+    steps = [_task(f"step-{i}", f"stop-{i}") for i in range(1000)]
+    assert len(_problems(*steps)) == 1000
+
+
+def test_hostile_names_are_shown_in_bounded_length() -> None:
+    problems = _problems(_task("x" * 100_000, "y" * 100_000, **{"z" * 100_000: 1}))
+    assert all(len(path) + len(text) < 1_000 for path, text in problems.items())
+
+
+# -------------------------------------------------------------------- definitions made by hand
+
+
+def test_a_struct_filled_with_the_wrong_types_is_reported_not_a_crash() -> None:
+    bad: Any = "x"
+    definition = WorkflowDefinition(
+        name=bad * 65,
+        steps=(TaskStep(id=bad, type=bad, timeout_s=bad, retry=Retry(max_attempts=bad)),),
+    )
+    assert [problem.path for problem in problems_of(definition)] == [
+        "name",
+        "steps[0].retry.max_attempts",
+        "steps[0].timeout_s",
+    ]
+    with pytest.raises(InvalidDefinition, match="has 3 problems"):
+        check(definition)
+
+
+def test_not_a_number_is_no_number() -> None:
+    definition = WorkflowDefinition(
+        name="w", steps=(AgentLoopStep(id="a", type="t", max_iterations=1, timeout_s=float("nan")),)
+    )
+    assert [problem.path for problem in problems_of(definition)] == ["steps[0].timeout_s"]
+
+
+def test_the_error_carries_the_workflow_and_the_problems() -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        definition_from({"name": "empty", "steps": []})
+    assert caught.value.workflow == "empty"
+    assert caught.value.problems == (
+        Problem("steps", "the workflow has no steps, so a run would do nothing. Add one."),
+    )
+    assert str(caught.value).startswith("workflow 'empty' has 1 problem:\n  steps: ")
+
+
+def test_equal_definitions_have_equal_versions_however_they_were_written() -> None:
+    short = WorkflowDefinition(name="w", steps=(TaskStep(id="a", type="t", timeout_s=30),))
+    long = WorkflowDefinition(
+        name="w",
+        steps=(TaskStep(id="a", type="t", after=(), timeout_s=30.0, retry=Retry(delay_s=1.0)),),
+        timeout_s=0.0,
+        description="",
+    )
+    assert short == long
+    assert content_hash(short) == content_hash(long)
