@@ -169,13 +169,11 @@ def test_everything_works_over_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-keyout", key, "-out", certificate]
-        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True,
-        capture_output=True,
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {certificate} "
+        f"-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
     )
+    subprocess.run(command.split(), check=True, capture_output=True)
     server = start_with(
         jetstream_in(tmp_path) + f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
     )

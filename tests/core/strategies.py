@@ -124,7 +124,7 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 _kinds = st.sampled_from(("task", "task", "agent_loop", "signal"))
-_timeouts_s = st.sampled_from((0.0, 0.0, 0.5, 60.0, 5_000.0))
+_timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
 
 @st.composite
@@ -140,7 +140,13 @@ def plans(draw: st.DrawFn) -> Plan:
                 steps.append(TaskStep(id=step_id, after=after, type="work"))
             case "agent_loop":
                 loop = AgentLoopStep(
-                    id=step_id, after=after, type="think", max_iterations=3, on_limit="park"
+                    id=step_id,
+                    after=after,
+                    type="think",
+                    max_iterations=draw(st.integers(1, 3)),
+                    max_duration_s=draw(_timeouts_s),
+                    retry=draw(st.sampled_from((Retry(), Retry(max_attempts=2)))),
+                    on_limit=draw(st.sampled_from(("park", "fail", "wrap_up"))),
                 )
                 steps.append(loop)
             case _:
@@ -154,7 +160,8 @@ def plans(draw: st.DrawFn) -> Plan:
                 )
     if draw(st.booleans()):
         steps.reverse()
-    definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=draw(_timeouts_s))
+    timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))
+    definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=timeout_s)
     return Plan(definition, content_hash(definition))
 
 

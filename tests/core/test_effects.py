@@ -146,9 +146,9 @@ def test_a_parked_step_asks_for_nothing_and_a_resumed_one_has_its_register() -> 
 
 
 def test_the_end_of_a_run_ends_the_registers_of_its_steps_and_tells_the_workers() -> None:
-    walk = RunWalk(
-        plan_of(task("a"), task("b"), task("c", "a"), LOOP_B, SignalStep(id="s", signal="go"))
-    )
+    loop = AgentLoopStep(id="l", type="think", max_iterations=3, on_limit="park")
+    signal = SignalStep(id="s", signal="go")
+    walk = RunWalk(plan_of(task("a"), task("b"), task("c", "a"), loop, signal))
     walk.send(StepEnded("b", "completed", 1))
     walk.send(StepParked("l", "max_iterations", 3, "e5", 20))
     walk.send(CancelRequested(reason="asked"))
@@ -159,9 +159,6 @@ def test_the_end_of_a_run_ends_the_registers_of_its_steps_and_tells_the_workers(
         NotifyCancel("cancelled"),
         ClearTimers(),
     )
-
-
-LOOP_B = AgentLoopStep(id="l", type="think", max_iterations=3, on_limit="park")
 
 
 def test_a_failed_run_tells_the_other_steps_the_reason() -> None:

@@ -31,8 +31,10 @@ class Baton(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Pause after each iteration; -1 is the loop's own."""
     saves: bool = True
     """Whether iterations write a checkpoint."""
+    wait_at: int = -1
+    """An iteration that waits until the test opens the gate; -1 is none."""
     hang_at: int = -1
-    """An iteration whose first attempts block their thread; -1 is none."""
+    """An iteration that blocks its thread; -1 is none."""
 
 
 class Saved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.crash.nursery import Nursery
 from tests.crash.stage import Stage, open_stage
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
@@ -22,23 +23,35 @@ def message_ids(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """What starts the processes of this test process."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def play(server: NatsServer, settings: Settings, message_ids: bool, tmp_path: Path) -> Play:
+def play(
+    server: NatsServer, nursery: Nursery, settings: Settings, message_ids: bool, tmp_path: Path
+) -> Play:
     """Play a story on a stage; afterwards every run has to have ended and to pass the audit."""
-    return _player(server, replace(settings, message_ids=message_ids), tmp_path)
+    return _player(server, nursery, replace(settings, message_ids=message_ids), tmp_path)
 
 
 @pytest.fixture
-def play_alone(own_server: NatsServer, namespace: str, message_ids: bool, tmp_path: Path) -> Play:
+def play_alone(
+    own_server: NatsServer, nursery: Nursery, namespace: str, message_ids: bool, tmp_path: Path
+) -> Play:
     """The same with a server of its own, for stories that kill it."""
     settings = Settings(url=own_server.url, namespace=namespace, message_ids=message_ids)
-    return _player(own_server, settings, tmp_path)
+    return _player(own_server, nursery, settings, tmp_path)
 
 
-def _player(server: NatsServer, settings: Settings, directory: Path) -> Play:
+def _player(server: NatsServer, nursery: Nursery, settings: Settings, directory: Path) -> Play:
     def play(story: Callable[[Stage], Awaitable[None]]) -> None:
         async def on_stage() -> None:
-            async with open_stage(server, settings, directory) as stage:
+            async with open_stage(server, nursery, settings, directory) as stage:
                 await story(stage)
 
         asyncio.run(on_stage())

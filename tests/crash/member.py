@@ -1,7 +1,7 @@
-"""One process of a crash test: ``python -m tests.crash.member engine|worker``.
+"""One process of a crash test: an engine, or a worker that hands batons on.
 
-Settings come from TREADLE_* variables, ack waits and the effect log from CRASH_*. It ends when its
-standard input does, so that a killed test run leaves nothing behind.
+Settings come from TREADLE_* variables, what is the test's own from CRASH_*: the process's name,
+the ack wait, the effect log, and the gate that an iteration may have to wait at.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import asyncio
 import logging
 import os
 import secrets
-import sys
-import threading
 import time
 
 import msgspec
 
 from tests.crash.chain import TASK_TYPE, Baton, Saved, link
+from treadle.engine import Engine
 from treadle.sdk.settings import Settings
 from treadle.worker import LoopContext, Worker, serve
 from treadle.worker.verdict import Complete, Continue
@@ -45,6 +44,7 @@ class EffectLog:
 
 def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
     """Return a worker that hands batons on."""
+    gate = os.environ["CRASH_GATE"]
     concurrency = int(os.environ["CRASH_CONCURRENCY"])
     worker = Worker(name, concurrency=concurrency, ack_wait_s=ack_wait_s, drain_timeout_s=5.0)
 
@@ -55,6 +55,8 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
         saved = await ctx.load_checkpoint(Saved) if given.saves else None
         if given.hang_at == ctx.iteration:
             time.sleep(_HANG_S)
+        while given.wait_at == ctx.iteration and not os.path.exists(gate):
+            await asyncio.sleep(0.005)
         if given.work_ms:
             await asyncio.sleep(given.work_ms / 1000)
         baton = _next(ctx, given, saved)
@@ -88,27 +90,15 @@ def _next(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton:
 
 
 async def _engine(settings: Settings, name: str, ack_wait_s: float) -> None:
-    # Only this kind of process needs it: a worker starts sooner without.
-    from treadle.engine import Engine
-
     await Engine(settings, name=name, event_ack_wait_s=ack_wait_s).run()
 
 
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
-def main() -> None:
+def main(role: str) -> None:
     logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s", level=logging.INFO)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     settings = Settings.from_env()
     name, ack_wait_s = os.environ["CRASH_NAME"], float(os.environ["CRASH_ACK_WAIT_S"])
-    if sys.argv[1] == "engine":
+    if role == "engine":
         asyncio.run(_engine(settings, name, ack_wait_s))
     else:
-        serve(make_worker(name, EffectLog(os.environ["CRASH_EFFECTS"]), ack_wait_s), settings)
-
-
-if __name__ == "__main__":
-    main()
+        effects = EffectLog(os.environ["CRASH_EFFECTS"])
+        serve(make_worker(name, effects, ack_wait_s), settings)

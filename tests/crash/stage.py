@@ -14,6 +14,7 @@ import msgspec
 from tests.crash import audit
 from tests.crash.chain import TASK_TYPE, Baton, seed
 from tests.crash.evidence import Evidence, Recorder
+from tests.crash.nursery import Nursery
 from tests.crash.process import Process
 from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client, RunHandle, Workflow, WorkflowDefinition
@@ -25,7 +26,7 @@ from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import RegisterAddress
 
-ACK_WAIT_S = 1.5
+ACK_WAIT_S = 1.0
 """Of events and of tasks: short, so that a redelivery is seen within a test."""
 END_S = 25.0
 """Longest a test waits for a run's end."""
@@ -56,6 +57,7 @@ class Stage:
     def __init__(
         self,
         server: NatsServer,
+        nursery: Nursery,
         settings: Settings,
         directory: Path,
         js: JetStream,
@@ -70,6 +72,7 @@ class Stage:
         self.client = client
         self.processes: list[Process] = []
         self.expected: list[audit.Expected] = []
+        self._nursery = nursery
         self._directory = directory
         self._numbers = itertools.count(1)
 
@@ -94,8 +97,9 @@ class Stage:
             "CRASH_ACK_WAIT_S": str(ACK_WAIT_S),
             "CRASH_CONCURRENCY": str(concurrency),
             "CRASH_EFFECTS": str(self._directory / "effects.jsonl"),
+            "CRASH_GATE": str(self._directory / "gate"),
         }
-        process = Process(role, name, env, self._directory / f"{name}.log")
+        process = Process(self._nursery, role, name, env, self._directory / f"{name}.log")
         self.processes.append(process)
         return process
 
@@ -104,6 +108,10 @@ class Stage:
         await asyncio.to_thread(self.server.kill)
         # The server ends with the thread that starts it: never a pool's.
         self.server.restart()
+
+    def open_gate(self) -> None:
+        """Let the iterations go on that wait at the gate."""
+        (self._directory / "gate").touch()
 
     # ---------------------------------------------------------------- runs
 
@@ -129,7 +137,11 @@ class Stage:
         )
 
     async def until(
-        self, what: str, read: Callable[[], Any], is_it: Callable[[Any], Any], timeout_s: float = 15.0
+        self,
+        what: str,
+        read: Callable[[], Any],
+        is_it: Callable[[Any], Any],
+        timeout_s: float = 15.0,
     ) -> Any:
         """Read until what is read is as wanted, and return it."""
         last: Any = None
@@ -150,9 +162,7 @@ class Stage:
         stored = await self.js.last(self.subjects.runs_stream, self.subjects.run_document(run))
         return _document.decode(stored.data) if stored else None
 
-    async def register(
-        self, run: str = "run", step: str = "loop"
-    ) -> tuple[int, Register] | None:
+    async def register(self, run: str = "run", step: str = "loop") -> tuple[int, Register] | None:
         """Return a step's register and its sequence."""
         stored = await self.js.last(self.subjects.steps_stream, self.register_subject(run, step))
         return (stored.sequence, _register.decode(stored.data)) if stored else None
@@ -205,7 +215,7 @@ class Stage:
 
     # ---------------------------------------------------------------- the end
 
-    async def quiet(self, for_s: float = ACK_WAIT_S + 0.5, timeout_s: float = 20.0) -> None:
+    async def quiet(self, for_s: float = ACK_WAIT_S + 0.3, timeout_s: float = 20.0) -> None:
         """Wait until nothing has been stored for so long: every redelivery has been dealt with."""
         loop = asyncio.get_running_loop()
         last, since = None, loop.time()
@@ -230,7 +240,7 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    server: NatsServer, settings: Settings, directory: Path
+    server: NatsServer, nursery: Nursery, settings: Settings, directory: Path
 ) -> AsyncIterator[Stage]:
     """Set a namespace up and give a stage; end its processes, and audit if the test passed."""
     connection = await Connection.open(settings, name="stage")
@@ -240,7 +250,7 @@ async def open_stage(
         recorder = Recorder(js, subjects)
         await recorder.open()
         async with Client.connect(settings=settings) as client:
-            stage = Stage(server, settings, directory, js, recorder, client)
+            stage = Stage(server, nursery, settings, directory, js, recorder, client)
             try:
                 yield stage
                 for run in stage.expected:
@@ -248,6 +258,6 @@ async def open_stage(
                 await stage.audit()
             finally:
                 for process in stage.processes:
-                    process.close()
+                    process.kill()
     finally:
         await connection.close()

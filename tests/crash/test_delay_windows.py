@@ -17,13 +17,17 @@ DELAY_S = 1.0
 
 
 async def _delayed(stage: Stage) -> None:
-    await stage.until("the loop waits", stage.register, lambda it: it and isinstance(it[1], Delayed))
+    await stage.until(
+        "the loop waits", stage.register, lambda it: it and isinstance(it[1], Delayed)
+    )
 
 
 def _pauses_s(effects: list[dict[str, Any]]) -> list[float]:
     """Return the time from the last end of each iteration to the first begin of the next."""
     ends = {each["iteration"]: each["at_s"] for each in effects if each["kind"] == "end"}
-    begins = {each["iteration"]: each["at_s"] for each in reversed(effects) if each["kind"] == "begin"}
+    begins = {
+        each["iteration"]: each["at_s"] for each in reversed(effects) if each["kind"] == "begin"
+    }
     return [begins[n + 1] - ends[n] for n in sorted(ends) if n + 1 in begins]
 
 

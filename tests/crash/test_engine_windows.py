@@ -74,9 +74,7 @@ def test_a_failed_run_has_one_dead_letter_also_when_its_engine_dies_before_it_sa
     async def story(stage: Stage) -> None:
         doomed = stage.engine("engine.letter-stored=kill@1")
         stage.worker()
-        await stage.start(
-            workflow=loops(max_iterations=2), iterations=9, statuses=("failed",)
-        )
+        await stage.start(workflow=loops(max_iterations=2), iterations=9, statuses=("failed",))
         await doomed.died()
         stage.engine()
         ended = await stage.ended()

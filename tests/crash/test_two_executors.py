@@ -17,22 +17,30 @@ from treadle.sdk.bus.connection import Message
 from treadle.sdk.messages import Ended
 
 
-@pytest.mark.parametrize(
-    "window",
-    ["worker.received", "worker.checkpoint-before", "worker.settle-before", "worker.settle-stored"],
+ZOMBIES = (
+    "worker.received",
+    "worker.checkpoint-before",
+    "worker.checkpoint-stored",
+    "worker.settle-before",
+    "worker.settle-stored",
 )
-def test_a_zombie_worker_that_wakes_at_its_old_place_changes_nothing(
-    play: Play, window: str
-) -> None:
+
+
+def test_zombie_workers_that_wake_at_their_old_places_change_nothing(play: Play) -> None:
     async def story(stage: Stage) -> None:
         stage.engine()
-        zombie = stage.worker(f"{window}=stop@3")
-        await stage.start(iterations=40, work_ms=15)
-        await zombie.stopped()
+        zombies = [stage.worker(f"{window}=stop@5") for window in ZOMBIES]
+        for number in range(6):
+            await stage.start(f"run{number}", iterations=25, work_ms=20)
+        for zombie in zombies:
+            await zombie.stopped()
         stage.worker()
-        await stage.reached(6)  # In the middle of the loop, and long past its own iteration.
-        zombie.go_on()
-        await stage.ended()
+        for number in range(6):  # In the middle of the loops, and past their own iterations.
+            await stage.reached(12, f"run{number}")
+        for zombie in zombies:
+            zombie.go_on()
+        for number in range(6):
+            await stage.ended(f"run{number}")
         await stage.quiet()
 
     play(story)
@@ -66,13 +74,14 @@ def test_of_two_executors_of_one_token_one_counts(play: Play, saves: bool) -> No
         stage.engine()
         # One task at a time: the second delivery cannot reach the process that executes.
         first = stage.worker(concurrency=1)
-        await stage.start(iterations=3, work_ms=700, saves=saves)
+        await stage.start(iterations=3, wait_at=0, saves=saves)
         await stage.until("it executes", _begun(stage, 1), bool)
         second = stage.worker(concurrency=1)
         await second.said("worker.ready")
         name = stage.subjects.worker_consumer("link")
         await stage.js.api(f"CONSUMER.DELETE.{stage.subjects.steps_stream}.{name}")
         await stage.until("both execute", _begun(stage, 2), bool)
+        stage.open_gate()
         begins = [each for each in stage.effects() if each["kind"] == "begin"][:2]
         assert {each["pid"] for each in begins} == {first.pid, second.pid}
         assert {(each["iteration"], each["attempt"]) for each in begins} == {(0, 1)}

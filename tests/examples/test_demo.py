@@ -6,12 +6,16 @@ by a variable in their environment.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from pathlib import Path
@@ -26,7 +30,9 @@ TIMEOUT_S = 60
 class _Demo:
     """One run of the demo, in its own directory for temporary files."""
 
-    def __init__(self, directory: Path, *options: str, **variables: str) -> None:
+    def __init__(
+        self, directory: Path, *options: str, terminal: int | None = None, **variables: str
+    ) -> None:
         self.mark = f"treadle-demo-test-{uuid.uuid4()}"
         self.directory = directory
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ANTHROPIC_")}
@@ -36,9 +42,11 @@ class _Demo:
             [sys.executable, "-m", "treadle.cli", "demo", *options],
             cwd=directory,
             env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=subprocess.PIPE if terminal is None else terminal,
+            stderr=subprocess.PIPE if terminal is None else terminal,
+            start_new_session=terminal is not None,
+            preexec_fn=None if terminal is None else _take_terminal,
             text=True,
         )
 
@@ -60,6 +68,10 @@ class _Demo:
             except OSError:
                 continue  # Gone, or another user's.
         return found
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _digest(directory: Path) -> str:
@@ -101,6 +113,32 @@ def test_without_the_kill_every_iteration_is_executed_once(tmp_path: Path) -> No
     assert "6 committed, in order, each once" in out and "6 executions" in out
     assert "no, as asked" in out and "22 passed" in out
     assert demo.left_behind() == []
+
+
+def test_the_key_k_kills_the_worker_on_a_terminal(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    demo = _Demo(tmp_path, "--no-kill", terminal=terminal, TERM="xterm", COLUMNS="120")
+    os.close(terminal)
+    shown, is_pressed = b"", False
+    deadline = time.monotonic() + TIMEOUT_S
+    while demo.process.poll() is None:
+        assert time.monotonic() < deadline, shown.decode()
+        shown += _read(controller)
+        if not is_pressed and b"press k" in shown and b"runs pytest" in shown:
+            is_pressed = os.write(controller, b"k") == 1
+    shown += _read(controller)
+    os.close(controller)
+    assert demo.process.returncode == 0
+    assert b"kill -9" in shown and b"time to resume" in shown and b"22 passed" in shown
+    assert demo.left_behind() == []
+
+
+def _read(controller: int) -> bytes:
+    ready, _, _ = select.select([controller], [], [], 0.1)
+    try:
+        return os.read(controller, 65536) if ready else b""
+    except OSError:  # The other end is closed.
+        return b""
 
 
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Method: one server and engine for all; a worker process per example; a client st
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -26,7 +27,9 @@ TIMEOUT_S = 30
 
 
 @contextmanager
-def _process(log: Path, environment: dict[str, str], *arguments: str) -> Iterator[None]:
+def _process(
+    log: Path, environment: dict[str, str], *arguments: str
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "treadle.cli", *arguments],
@@ -35,7 +38,7 @@ def _process(log: Path, environment: dict[str, str], *arguments: str) -> Iterato
             stderr=output,
         )
         try:
-            yield
+            yield process
         except BaseException:
             print(log.read_text())
             raise
@@ -67,6 +70,23 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def _when_registered(
+    environment: dict[str, str], workflow: str, play: Callable[[Client], Awaitable[Any]]
+) -> Any:
+    url = environment["TREADLE_NATS_URL"]
+
+    async def is_registered() -> bool:
+        try:
+            async with Client.connect(url, "treadle") as client:
+                return workflow in await client.workflows()
+        except ServerError:
+            return False
+
+    await _until(is_registered)
+    async with Client.connect(url, "treadle") as client, asyncio.timeout(TIMEOUT_S):
+        return await play(client)
+
+
 def _run(
     environment: dict[str, str],
     log: Path,
@@ -74,22 +94,8 @@ def _run(
     workflow: str,
     play: Callable[[Client], Awaitable[Any]],
 ) -> Any:
-    url = environment["TREADLE_NATS_URL"]
-
-    async def registered() -> bool:
-        try:
-            async with Client.connect(url, "treadle") as client:
-                return workflow in await client.workflows()
-        except ServerError:
-            return False
-
-    async def act() -> Any:
-        await _until(registered)
-        async with Client.connect(url, "treadle") as client, asyncio.timeout(TIMEOUT_S):
-            return await play(client)
-
     with _process(log, environment, "worker", str(EXAMPLES / example)):
-        return asyncio.run(act())
+        return asyncio.run(_when_registered(environment, workflow, play))
 
 
 def test_hello_greets(environment: dict[str, str], tmp_path: Path) -> None:
@@ -142,6 +148,33 @@ def test_approval_waits_for_a_person(
 
 async def _waits_for_the_signal(run: RunHandle) -> bool:
     return any(step.doing == "awaiting_signal" for step in (await run.get()).steps)
+
+
+def test_code_repair_makes_no_edit_twice_when_killed_between_checkpoint_and_verdict(
+    environment: dict[str, str], tmp_path: Path, model_environment: dict[str, str]
+) -> None:
+    journal, app = tmp_path / "journal", str(EXAMPLES / "code_repair" / "app.py")
+    common = {**environment, **model_environment, "NO_PROXY": "127.0.0.1"}
+    common |= {"CODE_REPAIR_JOURNAL": str(journal), "TMPDIR": str(tmp_path)}
+    doomed = {**common, "TREADLE_FAILPOINTS": "worker.checkpoint-stored=kill@3"}
+
+    async def play(client: Client) -> Any:
+        run = await client.start("code-repair", {})
+        await _until(lambda: _has_ended(first))
+        with _process(tmp_path / "second.log", common, "worker", app):
+            return await run.result()
+
+    with _process(tmp_path / "first.log", doomed, "worker", app) as first:
+        result = asyncio.run(_when_registered(environment, "code-repair", play))
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    started = [(e["iteration"], e["attempt"]) for e in entries if e["what"] == "started"]
+    assert started == [(0, 1), (1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (5, 1)]
+    assert [e["iteration"] for e in entries if e["what"] == "edited"] == list(range(6))
+    assert (result["tests"]["passed"], result["tests"]["failed"]) == (22, [])
+
+
+async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
 
 
 @pytest.mark.parametrize("name", ["hello", "fan_out", "agent_loop", "approval"])

@@ -264,12 +264,29 @@ FAULTS: dict[str, tuple[Change, bool]] = {
 }
 
 
+SAMPLE = WorkflowDefinition(
+    name="code-review",
+    steps=(
+        TaskStep(id="fetch", type="fetch-diff"),
+        AgentLoopStep(id="review", type="llm-review", after=("fetch",), max_iterations=10),
+        SignalStep(id="approved", signal="approve", after=("review",)),
+    ),
+)
+"""Sound, and has a place for every fault."""
+
+
+def broken(definition: WorkflowDefinition, name: str) -> Fault | None:
+    """Return the definition with that fault; None if it has no such part."""
+    plain = copy.deepcopy(to_plain(definition))
+    change, in_schema = FAULTS[name]
+    path = change(plain)
+    return None if path is None else Fault(plain, path, in_schema)
+
+
 @st.composite
 def faults(draw: st.DrawFn) -> Fault:
     """Return a sound definition with one fault."""
-    plain = copy.deepcopy(to_plain(draw(definitions())))
-    change, in_schema = FAULTS[draw(st.sampled_from(sorted(FAULTS)))]
-    path = change(plain)
-    assume(path is not None)
-    assert path is not None
-    return Fault(plain, path, in_schema)
+    fault = broken(draw(definitions()), draw(st.sampled_from(sorted(FAULTS))))
+    assume(fault is not None)
+    assert fault is not None
+    return fault

@@ -7,6 +7,7 @@ import base64
 import msgspec
 
 from treadle.engine.core.moment import Moment
+from treadle.sdk import failpoints
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.messages import DeadLetter, Failure
 from treadle.sdk.run import RunDocument
@@ -24,8 +25,8 @@ class DeadLetters:
         self._subjects = subjects
 
     async def run_failed(self, run: RunDocument) -> None:
-        """Record a failing run. Called before its document says so: whoever sees the status
-        finds the letter. A repeated call within the window is one letter, later ones are equal.
+        """Record a failing run, once. Called before its document says so: whoever sees the
+        status finds the letter.
         """
         letter = DeadLetter(
             reason="run_failed",
@@ -36,7 +37,15 @@ class DeadLetters:
             event=f"e{run.requested}",
             at_ms=run.ended_ms,
         )
-        await self._store(letter, f"{run.run}:dead:{run.failed_step}:{run.requested}")
+        await self._js.compare_and_set(
+            self._subjects.dead_stream,
+            self._subjects.dead(run.workflow, run.run),
+            msgspec.json.encode(letter),
+            expected=0,
+            # Any letter there is of this run, written by an engine that died or was faster.
+            is_mine=lambda _: True,
+        )
+        failpoints.reach("engine.letter-stored")
 
     async def event(
         self, reason: str, subject: str, moment: Moment, data: bytes, failure: Failure

@@ -14,6 +14,7 @@ from treadle.engine.inputs import Inputs
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
+from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.messages import CancelNotice
@@ -83,11 +84,15 @@ class Driver:
 
     async def _create(self, plan: Plan, run: RunDocument, step_id: str) -> None:
         address = self._address(plan, run, step_id)
-        if self._registers.known(address) is not None:
+        known = self._registers.known(address)
+        if known is not None:
+            # Whoever created it may have died before it set the deadline.
+            await self._steps.set_timers(address, known.register)
             return
         step = plan.work(step_id)
         task = effects.first_task(plan, run, step, await self._inputs.of_step(plan, run, step))
         placed = await self._registers.create(address, task)
+        failpoints.reach("engine.register-created")
         await self._steps.set_timers(address, placed.register)
 
     def _address(self, plan: Plan, run: RunDocument, step_id: str) -> RegisterAddress:

@@ -31,6 +31,7 @@ from treadle.sdk.messages import (
     StepContinued,
     StepFailed,
     Task,
+    TimerFired,
 )
 from treadle.sdk.subjects import RegisterAddress
 
@@ -64,7 +65,7 @@ class Steps:
     ) -> Fact | Answer:
         """Decide an event on its register; return the fact it makes, if any."""
         placed = self._registers.known(address)
-        is_known = placed is not None
+        is_known = placed is not None and is_live(placed.register)
         if placed is None or _may_be_old(placed, event, moment):
             placed = await self._registers.read(address)
         if placed is None:
@@ -74,6 +75,10 @@ class Steps:
         if not is_live(placed.register):
             return Answer.DONE
         if not is_known and not await self._is_active(address):
+            # Not known for having been read: the question is asked again.
+            self._registers.forget(address)
+            # What was read is not trusted: the next look has to ask the document again.
+            self._registers.forget(address)
             if deliveries < GHOST_DELIVERIES:
                 return Answer.LATER
             await self.end(address, _ghost(moment), moment)
@@ -91,6 +96,9 @@ class Steps:
             return Answer.LATER
         new = advance(plan.work(address.step), placed, event, moment)
         if new is register:
+            if isinstance(event, TimerFired):
+                # Fired early: the redo of an older event has replaced the schedule that stands.
+                await self.set_timers(address, register)
             return Answer.DONE
         token = head = placed.sequence
         follow = True

@@ -25,6 +25,7 @@ import msgspec
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.connection import Message, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
+from treadle.sdk.bus.puller import EXPIRES_S
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import Beat, Held, TaskLost, WorkerPresence
@@ -148,22 +149,29 @@ class Takeover:
             for incarnation, seen in list(self._seen.items()):
                 presence = seen.beat.presence
                 if now - seen.at > BEATS_LOST_S:
-                    self._lost(incarnation, f"no beat for {now - seen.at:.1f} s")
+                    why = f"no beat for {now - seen.at:.1f} s"
+                    self._lost(incarnation, why, again_after_s=EXPIRES_S)
                 elif _is_gone(presence):
                     self._lost(incarnation, f"its process {presence.pid} is gone")
             for incarnation, at in list(self._gone.items()):
                 if now - at > 60:
                     del self._gone[incarnation]
 
-    def _lost(self, incarnation: str, why: str) -> None:
+    def _lost(self, incarnation: str, why: str, *, again_after_s: float = 0) -> None:
+        """Take over; once more after a while if the process may only be cut off, because what
+        it had asked the server for is still delivered to it until its pulls expire.
+        """
         seen = self._seen.pop(incarnation)
         self._gone[incarnation] = time.monotonic()
         presence = seen.beat.presence
         extra = {"role": presence.role, "peer": presence.name or incarnation, "why": why}
         _log.warning("engine.process-lost %s", extra, extra=extra)
         self._start(self._take_over(seen.beat, why))
+        if again_after_s:
+            self._start(self._take_over(seen.beat, why, after_s=again_after_s))
 
-    async def _take_over(self, beat: Beat, why: str) -> None:
+    async def _take_over(self, beat: Beat, why: str, *, after_s: float = 0) -> None:
+        await asyncio.sleep(after_s)
         try:
             if beat.presence.role == "engine":
                 await self._on_engine_lost()

@@ -162,8 +162,7 @@ def _search(source: str, path: Path, found: dict[str, object]) -> App:
     once = {id(value): (name, value) for name, value in reversed(found.items())}
     for name, value in reversed(once.values()):
         if isinstance(value, Workflow):
-            workflow: Workflow[Any] = value
-            workflows.append(workflow.build())
+            workflows.append(Workflow[Any].build(value))
         elif isinstance(value, WorkflowDefinition):
             workflows.append(value)
         elif isinstance(value, Worker):

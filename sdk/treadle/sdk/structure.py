@@ -190,8 +190,8 @@ class Structure:
         if not given:
             return self._report(path, f"it is required. Set it to one of {names}.")
         nearest = self._suggestions.nearest(value, options)
-        did_you_mean = f" Did you mean {nearest!r}?" if nearest else ""
-        return self._report(path, f"{wording.shown(value)} is none of {names}.{did_you_mean}")
+        remedy = f"Did you mean {nearest!r}?" if nearest else "Choose one of them."
+        return self._report(path, f"{wording.shown(value)} is none of {names}. {remedy}")
 
     def _unknown_field(self, path: str, key: object, known: Mapping[str, object]) -> None:
         nearest = self._suggestions.nearest(key, known)

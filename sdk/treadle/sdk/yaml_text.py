@@ -22,6 +22,7 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
+_LINE_BREAKS_OF_1_1 = re.compile("[\x85\u2028\u2029]")
 _WORDS: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -152,6 +153,15 @@ class _Writer(yaml.SafeDumper):
         return True
 
 
+def _write_text(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # YAML 1.1 breaks lines at these, 1.2 does not: escaped, they are the same to both.
+    style = '"' if _LINE_BREAKS_OF_1_1.search(text) else None
+    return writer.represent_scalar(  # pyright: ignore[reportUnknownMemberType] -- as above
+        "tag:yaml.org,2002:str", text, style=style
+    )
+
+
+_Writer.add_representer(str, _write_text)
 for _tag, _word in (("float", _FLOAT), ("int", _INT)):
     _Writer.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType] -- as above
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_word.pattern})\Z"), list("-+.0123456789")

@@ -105,7 +105,10 @@ class Heartbeat:
                     return
                 _log.warning("worker.heartbeat-unconnected: %s", exc)
                 self._leaving.wait(RESTART_S)
-            except Exception:  # noqa: BLE001 — a runner loop
+            except Exception as exc:  # noqa: BLE001 — a runner loop
+                if not self._connected.done():
+                    self._connected.set_exception(exc)
+                    return
                 # Without this thread every long task would be taken for lost.
                 _log.exception("worker.heartbeat-failed")
                 self._leaving.wait(RESTART_S)

@@ -60,6 +60,7 @@ class Intake:
         self._runner = runner
         self._config = consumer_config(subjects.registers_of_type(handler.type, domain), ack_wait_s)
         self._consumer = subjects.worker_consumer(handler.type, domain)
+        self._server_offset_ms = -_monotonic_ms()
         self._puller = Puller(
             js,
             subjects.steps_stream,
@@ -127,12 +128,21 @@ class Intake:
     def _receive_delayed(
         self, delivery: Delivery, address: RegisterAddress, delayed: Delayed
     ) -> None:
-        rest_ms = delayed.due_ms - time.time_ns() // 1_000_000
+        # Early by either clock is handed back for the smaller rest: this host's may be behind, and
+        # the server's is only known from what it delivered. If this host's is ahead, the engine
+        # sees that the event comes too early and lets a timer take the rest of the wait.
+        self._server_offset_ms = max(self._server_offset_ms, delivery.time_ms - _monotonic_ms())
+        server_ms = _monotonic_ms() + self._server_offset_ms
+        rest_ms = delayed.due_ms - max(time.time_ns() // 1_000_000, server_ms)
         if rest_ms > 0:
             delivery.nak(rest_ms)
             self.finished()
         else:
             self._runner.report_due(self, delivery, address, delayed.task)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def consumer_config(filter_subject: str, ack_wait_s: float) -> Mapping[str, Any]:

@@ -141,7 +141,7 @@ class Runner:
                 # A checkpoint that the handler did not await moves the head: settle after it.
                 async with held.saving:
                     pass
-            if isinstance(verdict, Stopped):
+            if held.work is not None and held.work.cancelling():
                 await _absorb_cancel()
             await self._finish(held, verdict)
         except Exception:  # noqa: BLE001 — a runner loop
@@ -151,6 +151,7 @@ class Runner:
             self._abandoned.discard(held)
             self._release(held)
             self._free_slot(held)
+            held.work = None
 
     async def _finish(self, held: HeldTask, verdict: Verdict) -> None:
         if not held.claim():
@@ -184,6 +185,7 @@ class Runner:
         if held.is_released:
             return
         held.is_released = True
+        held.call = None  # It leads back here: without the cycle both are freed at once.
         if held.timer is not None:
             held.timer.cancel()
         if held.grace is not None:

@@ -168,8 +168,8 @@ class Worker:
         beat = Heartbeat(settings, subjects, presence, held, watch, ack_wait_s=self._ack_wait_s)
         intakes = [self._intake(js, subjects, handler, runner) for handler in self._handlers()]
         watch.start()
-        await beat.start()
         try:
+            await beat.start()
             await js.connection.subscribe(subjects.all_cancels, _cancel_with(runner))
             await asyncio.gather(*(intake.start() for intake in intakes))
             _log.info(

@@ -61,7 +61,7 @@ class Screen:
 def _progress(story: Story, hint: str) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("iteration", "attempt", "worker", "edit", "tests", "state"):
-        table.add_column(title, no_wrap=title != "edit", overflow="ellipsis", max_width=56)
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
     for execution in story.executions:
         table.add_row(
             str(execution.iteration),

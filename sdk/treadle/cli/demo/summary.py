@@ -77,8 +77,7 @@ def describe_kill(kill: Kill) -> list[tuple[str, str]]:
         return [*rows, ("time to resume", "not resumed: the iteration was already settled")]
     again = "nothing: its checkpoint had been saved"
     if kill.phase != "saved":
-        edit = f" and the edit ({cut.edit})" if cut.edit else ""
-        again = f"{cut.model_calls} model calls{edit} of that iteration; nothing that was committed"
+        again = f"{_work(cut)} of that iteration; nothing that was committed"
     return [
         *rows,
         (
@@ -87,6 +86,12 @@ def describe_kill(kill: Kill) -> list[tuple[str, str]]:
         ),
         ("executed again", again),
     ]
+
+
+def _work(execution: Execution) -> str:
+    calls = execution.model_calls
+    asked = f"{calls} model call{'' if calls == 1 else 's'}"
+    return f"{asked} and the edit ({execution.edit})" if execution.edit else asked
 
 
 def _place(execution: Execution) -> str:

@@ -29,8 +29,8 @@ CONNECT_TIMEOUT_S = 2
 """Of one attempt."""
 OPEN_TIMEOUT_S = 8.0
 """Of all attempts: long enough for a server that is started together with this process."""
-JETSTREAM_TIMEOUT_S = 8.0
-"""A cluster that is starting elects its leader in this time."""
+JETSTREAM_TIMEOUT_S = 15.0
+"""A cluster that starts, or has just lost its leader, elects one in 4 to 9 s."""
 PING_INTERVAL_S = 5
 PINGS_OUTSTANDING_MAX = 2
 RECONNECT_WAIT_S = (0.1, 0.25)

@@ -24,9 +24,11 @@ from treadle.sdk.ids import new_nonce
 
 _log = logging.getLogger("treadle.bus")
 
-EXPIRES_S = 30.0
-HEARTBEAT_S = 5.0
-_HEARTBEATS_MISSED_MAX = 2
+EXPIRES_S = 3.0
+"""A pull is good for so long. Short, because the pulls of a process that was stopped or cut off
+go on swallowing messages until they expire."""
+HEARTBEAT_S = 1.0
+_HEARTBEATS_MISSED_MAX = 3
 _RETRY_S_FIRST = 0.05
 _RETRY_S_MAX = 2.0
 _HEARTBEAT = 100
@@ -188,7 +190,7 @@ class Puller:
         try:
             self._on_delivery(delivery)
         except Exception:
-            self.in_hand -= 1  # Nobody holds it; the server will deliver it again.
+            self.finished()  # Nobody holds it; the server will deliver it again.
             raise
         if self.requested == 0:
             self._pull()

@@ -117,9 +117,9 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
         await _stops_again(store, document, name, request)
         for name in ([request.step] if request.step else parked)
     ]
-    if conflicts := [conflict for conflict in stuck if conflict is not None]:
-        if len(conflicts) == len(stuck):
-            raise conflicts[0]
+    conflicts = [conflict for conflict in stuck if conflict is not None]
+    if len(conflicts) == len(stuck):
+        raise conflicts[0]
     await _store(store, run, "resume", new_nonce(), request)
 
 

@@ -1,0 +1,216 @@
+"""A whole run with two engines that die and pause anywhere, executions that outlive their tokens,
+duplicates and late timers. Method: a state machine over a simulated world; what always holds is
+checked after every step, and at the end, once the faults stop, every run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.core import strategies as own
+from tests.core.world import World
+
+from treadle.engine.core import Plan
+from treadle.sdk.definition import SignalStep
+from treadle.sdk.messages import (
+    CancelRequested,
+    Parked,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+    Sleeping,
+    Task,
+)
+
+ROUNDS_MAX = 60
+anyone = st.integers(0, 99)
+"""Picks one of however many there are."""
+
+
+verbs = st.sampled_from(("continue", "continue", "continue", "complete", "fail"))
+CLIENT_EVENTS = (
+    SignalReceived(name="go"),
+    SignalReceived(name="stop"),
+    SignalReceived(name="go", id="s1"),
+    SignalReceived(name="stop", id="s2"),
+    ResumeRequested(),
+    ResumeRequested(add_iterations=1),
+    ResumeRequested(add_iterations=1, add_duration_ms=100_000),
+    RunRequested(workflow="w", definition="another"),
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Everybody acts, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engines: list[Generator[None, None, None] | None] = [None, None]
+
+    @initialize(plan=own.plans())
+    def begin(self, plan: Plan) -> None:
+        self.world = World(plan)
+        self.world.request()
+
+    # ---------------------------------------------------------------- engines
+
+    def _event(self, who: int) -> str:
+        return list(self.world.unacked)[who % len(self.world.unacked)]
+
+    @precondition(lambda self: self.world.unacked)
+    @rule(slot=st.integers(0, 1), who=anyone, points=st.integers(1, 8))
+    def an_engine_takes_an_event_and_pauses(self, slot: int, who: int, points: int) -> None:
+        # Whatever the engine of that slot had in hand is forgotten: it was killed.
+        self.engines[slot] = self.world.engine(self._event(who))
+        self.an_engine_goes_on(slot, points)
+
+    @precondition(lambda self: any(self.engines))
+    @rule(slot=st.integers(0, 1), points=st.integers(1, 30))
+    def an_engine_goes_on(self, slot: int, points: int) -> None:
+        engine = self.engines[slot]
+        for _ in range(points):
+            if engine is not None and next(engine, self) is self:
+                engine = self.engines[slot] = None
+
+    @precondition(lambda self: self.world.unacked)
+    @rule(one=anyone, other=anyone, turns=st.lists(st.booleans(), max_size=20))
+    def two_engines_race(self, one: int, other: int, turns: list[bool]) -> None:
+        pair = self.world.engine(self._event(one)), self.world.engine(self._event(other))
+        for turn in turns:
+            next(pair[turn], None)
+        for engine in pair:
+            for _ in engine:
+                pass
+
+    @precondition(lambda self: self.world.unacked)
+    @rule()
+    def an_engine_handles_all_events(self) -> None:
+        self.world.handle_all()
+
+    @precondition(lambda self: len(self.world.log) > 5)
+    @rule()
+    def the_consumer_is_made_anew(self) -> None:
+        self.world.redeliver_all()
+        self.world.handle_all()
+
+    @precondition(lambda self: self.world.document and self.world.document.applied)
+    @rule()
+    def an_engine_forgets_applied_events(self) -> None:
+        self.world.forget()
+
+    # ---------------------------------------------------------------- workers
+
+    def _step(self, who: int) -> str:
+        return list(self.world.registers)[who % len(self.world.registers)]
+
+    @precondition(lambda self: self.world.registers)
+    @rule(who=anyone, verb=verbs, saves=st.booleans(), is_handled=st.booleans())
+    def a_worker_executes_a_task(self, who: int, verb: str, saves: bool, is_handled: bool) -> None:
+        execution = self.world.take(self._step(who))
+        if execution is None:
+            return
+        if saves:
+            self.world.save(execution)
+        self.world.settle(execution, verb)
+        if is_handled:
+            self.world.handle_all()
+
+    @precondition(lambda self: self.world.registers)
+    @rule(who=anyone, saves=st.booleans())
+    def a_worker_gets_a_task_and_stalls(self, who: int, saves: bool) -> None:
+        execution = self.world.take(self._step(who))
+        if execution is not None and saves:
+            self.world.save(execution)
+
+    @precondition(lambda self: self.world.executions)
+    @rule(who=anyone, verb=verbs)
+    def an_execution_settles_late_or_again(self, who: int, verb: str) -> None:
+        executions = self.world.executions
+        self.world.settle(executions[who % len(executions)], verb)
+
+    @precondition(lambda self: self.world.registers)
+    @rule(who=anyone, age=st.integers(0, 3))
+    def a_task_is_reported_lost(self, who: int, age: int) -> None:
+        step_id = self._step(who)
+        self.world.lose(step_id, self.world.registers[step_id].sequence - age)
+
+    # ---------------------------------------------------------------- time and clients
+
+    @rule(ms=st.sampled_from((0, 100, 1_000, 60_000)))
+    def time_passes_and_timers_fire(self, ms: int) -> None:
+        self.world.now_ms += ms
+        self.world.fire_timers()
+
+    @rule(event=st.sampled_from(CLIENT_EVENTS))
+    def a_client_sends_something(self, event: Any) -> None:
+        self.world.store(event)
+
+    @precondition(lambda self: len(self.world.log) > 15)
+    @rule()
+    def the_run_is_cancelled(self) -> None:
+        self.world.store(CancelRequested())
+
+    # ---------------------------------------------------------------- what holds
+
+    @invariant()
+    def what_is_stored_keeps_the_promises(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        """The faults stop: the run ends, and everybody comes to rest."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        for _ in range(ROUNDS_MAX):
+            while world.unacked:
+                world.handle_all()
+            world.check()
+            assert world.document is not None
+            if world.document.is_terminal:
+                break
+            sent = {
+                event.id or event_id
+                for event_id, (event, _) in world.log.items()
+                if isinstance(event, SignalReceived)
+            }
+            assert world.document.signals_received == len(sent), "every signal counted once"
+            self._everybody_does_their_work()
+        # Paused engines wake up and do what they had in mind.
+        for engine in self.engines:
+            for _ in engine or ():
+                pass
+        while world.unacked:
+            world.handle_all()
+        world.check()
+        world.check_end()
+
+    def _everybody_does_their_work(self) -> None:
+        world = self.world
+        assert world.document is not None
+        world.now_ms += 10_000
+        world.fire_timers()
+        for step_id, placed in list(world.registers.items()):
+            match placed.register:
+                case Task(loop=is_loop, iteration=iteration):
+                    execution = world.take(step_id)
+                    assert execution is not None
+                    execution.head = world.heads[step_id]
+                    world.settle(execution, "continue" if is_loop and not iteration else "complete")
+                case Sleeping(due_ms=due_ms):
+                    world.now_ms = max(world.now_ms, due_ms)
+                case Parked():
+                    world.store(ResumeRequested(add_iterations=2, add_duration_ms=10**9))
+                case _:
+                    pass
+        for step_id, entry in world.document.steps.items():
+            step = world.plan.steps[step_id]
+            if isinstance(step, SignalStep) and entry.status == "active":
+                world.store(SignalReceived(name=step.signal))
+
+
+AnyOrder.TestCase.settings = settings(settings.get_profile("ci"), stateful_step_count=40)
+TestAnyOrder = AnyOrder.TestCase

@@ -1,0 +1,254 @@
+"""What JetStream holds of one run, and everybody who acts on it, without a server.
+
+Streams are dictionaries and sequence counters; a register and its checkpoint are one pair
+under one fence, as in ``docs/design.md``. Workers make outputs that name the input they read,
+so the committed iterations are a chain that can be walked back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tests.core.engines import handle
+from tests.core.strategies import EPOCH_MS, RUN
+
+from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
+from treadle.engine.core.bounds import task_of
+from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    Failure,
+    Inline,
+    Register,
+    RunRequested,
+    SignalReceived,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    Task,
+    TaskDue,
+    TaskLost,
+    TimerFired,
+)
+from treadle.sdk.run import RunDocument
+
+
+@dataclass
+class Execution:
+    """A handler that runs, perhaps long after its token was taken away."""
+
+    step: str
+    token: int
+    head: int
+    task: Task
+
+
+class World:
+    """One run's events, registers, checkpoints, document, timers, and its workers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.now_ms = EPOCH_MS
+        self.log: dict[str, tuple[Any, Moment]] = {}
+        self.unacked: dict[str, None] = {}
+        self.registers: dict[str, Placed] = {}
+        self.heads: dict[str, int] = {}
+        self.history: dict[str, list[Register]] = {}
+        self.document: RunDocument | None = None
+        self.revision = 0
+        self.timers: dict[str, effects.SetTimer] = {}
+        self.executions: list[Execution] = []
+        self.made_from: dict[bytes, bytes] = {}
+        self.must_count: set[str] = set()
+        self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
+
+    def _next(self, letter: str) -> int:
+        self._sequences[letter] += 1
+        return self._sequences[letter]
+
+    # ---------------------------------------------------------------- streams
+
+    def moment(self, letter: str) -> Moment:
+        """Return the moment of a new message of a stream."""
+        sequence = self._next(letter)
+        return Moment(RUN, f"{letter}{sequence}", self.now_ms, sequence)
+
+    def store(self, event: Any) -> None:
+        """Store an event."""
+        moment = self.moment("t" if isinstance(event, TimerFired) else "e")
+        self.log[moment.id] = (event, moment)
+        self.unacked[moment.id] = None
+
+    def ack(self, event_id: str) -> None:
+        """An engine is done with an event."""
+        event, _ = self.log[event_id]
+        assert self.document is not None
+        if isinstance(event, SignalReceived) and not self.document.is_terminal:
+            self.must_count.add(event.id or event_id)
+        self.unacked.pop(event_id, None)
+
+    def redeliver_all(self) -> None:
+        """The consumer is made anew: every event comes once more."""
+        self.unacked = dict.fromkeys(self.log)
+
+    def put_register(self, step_id: str, new: Register, head: int) -> bool:
+        """Store a register over the pair's newest sequence."""
+        if self.heads.get(step_id, 0) != head:
+            return False
+        self.heads[step_id] = self._next("s")
+        self.registers[step_id] = Placed(self.heads[step_id], new)
+        self.history.setdefault(step_id, []).append(new)
+        self.set_timers(step_id)
+        return True
+
+    def set_timers(self, step_id: str) -> None:
+        """Drive the effects of a register."""
+        register = self.registers[step_id].register
+        for timer in effects.of_register(step_id, self.plan.work(step_id).type, register):
+            self.timers[timer.id] = timer
+
+    def put_document(self, new: RunDocument, revision: int) -> bool:
+        """Store the run's document over a revision."""
+        if self.revision != revision:
+            return False
+        assert self.document is None or not self.document.is_terminal
+        self.document, self.revision = new, revision + 1
+        return True
+
+    def forget(self) -> None:
+        """An engine trims the applied ids below the consumer's ack floor."""
+        if self.document is not None and not self.document.is_terminal:
+            events = [self.log[i][1].sequence for i in self.unacked if i[0] == "e"]
+            floor = min(events, default=self._sequences["e"] + 1)
+            self.document = forget_applied(self.document, floor)
+            self.revision += 1
+
+    def input_of(self, step: Step) -> Inline:
+        """Return the input of a step's first task; any value that is its own will do."""
+        return Inline(msgspec.Raw(b'"input of %b"' % step.id.encode()))
+
+    # ---------------------------------------------------------------- workers
+
+    def take(self, step_id: str) -> Execution | None:
+        """A worker gets what the register holds; the same token may be given out twice."""
+        placed = self.registers[step_id]
+        if not isinstance(placed.register, Task):
+            return None
+        execution = Execution(step_id, placed.sequence, placed.sequence, placed.register)
+        self.executions.append(execution)
+        return execution
+
+    def save(self, execution: Execution) -> None:
+        """The execution saves a checkpoint, unless the pair has moved."""
+        if self.heads[execution.step] == execution.head:
+            self.heads[execution.step] = execution.head = self._next("s")
+
+    def settle(self, execution: Execution, verb: str) -> None:
+        """The execution gives its verdict, perhaps for the second time. Tasks do not continue."""
+        assert isinstance(execution.task.input, Inline)
+        common: dict[str, Any] = self._common(execution.step, execution.token)
+        read = bytes(execution.task.input.value)
+        salted = read + b"%d" % self._next("x")
+        output = b'"%b"' % hashlib.sha256(salted).hexdigest()[:12].encode()
+        self.made_from[output] = read
+        common["head"] = execution.head
+        match verb:
+            case "continue" if execution.task.loop:
+                self.store(StepContinued(**common, output=msgspec.Raw(output)))
+            case "continue" | "complete":
+                self.store(StepCompleted(**common, output=msgspec.Raw(output)))
+            case _:
+                self.store(StepFailed(**common, failure=Failure("ValueError")))
+
+    def lose(self, step_id: str, token: int) -> None:
+        """Somebody believes that the execution of a token is gone."""
+        self.store(TaskLost(**self._common(step_id, token)))
+
+    def fire_timers(self) -> None:
+        """Fire what is due, again if it fired before: a timer's event is only a hint."""
+        for timer in list(self.timers.values()):
+            if timer.due_ms <= self.now_ms:
+                self.store(timer.event)
+        for step_id, placed in self.registers.items():
+            register = placed.register
+            if isinstance(register, Delayed) and register.due_ms <= self.now_ms:
+                self.store(TaskDue(**self._common(step_id, placed.sequence)))
+
+    def _common(self, step_id: str, token: int) -> dict[str, Any]:
+        return {"step": step_id, "type": self.plan.work(step_id).type, "token": token}
+
+    def engine(self, event_id: str) -> Generator[None, None, None]:
+        """An engine takes an event."""
+        return handle(self, *self.log[event_id])
+
+    def handle_all(self) -> None:
+        """One engine handles all events, in their order."""
+        for event_id in list(self.unacked):
+            for _ in self.engine(event_id):
+                pass
+
+    # ---------------------------------------------------------------- what always holds
+
+    def check(self) -> None:
+        """Assert the promises about what is stored."""
+        for step_id, values in self.history.items():
+            self._check_chain(values)
+            assert all(not isinstance(value, Ended) for value in values[:-1])
+            assert self.document is not None
+            assert step_id in self.document.steps, "no register of a step that has not started"
+        run = self.document
+        if run is None:
+            return
+        for step_id in run.steps:
+            for before in self.plan.steps[step_id].after:
+                assert run.steps[before].status == "completed"
+        sent = {
+            event.id or event_id
+            for event_id, (event, _) in self.log.items()
+            if isinstance(event, SignalReceived)
+        }
+        assert len(self.must_count) <= run.signals_received <= len(sent)
+
+    def _check_chain(self, values: list[Register]) -> None:
+        """Each iteration is committed once, in order, from the input of the one before."""
+        inputs: list[bytes] = []
+        for value in values:
+            if isinstance(value, Ended):
+                if value.outcome == "completed":
+                    assert self.made_from[bytes(value.output)] == inputs[-1]
+                    assert value.iterations == len(inputs)
+                continue
+            task = task_of(value)
+            assert isinstance(task.input, Inline)
+            read = bytes(task.input.value)
+            if task.iteration == len(inputs):
+                assert not inputs or self.made_from[read] == inputs[-1]
+                inputs.append(read)
+            assert (task.iteration, read) == (len(inputs) - 1, inputs[-1])
+            assert task.iteration <= task.max_iterations
+
+    def check_end(self) -> None:
+        """Assert what is true when the run has ended and everybody has come to rest."""
+        run = self.document
+        assert run is not None
+        assert run.is_terminal
+        assert not self.unacked
+        for step_id, entry in run.steps.items():
+            step = self.plan.steps[step_id]
+            if isinstance(step, SignalStep):
+                continue
+            register = self.registers[step_id].register
+            assert isinstance(register, Ended), "no live register of a run that ended"
+            if entry.status in ("completed", "failed"):
+                assert (register.outcome, register.iterations) == (entry.status, entry.iterations)
+            if isinstance(step, AgentLoopStep) and entry.status == "failed":
+                assert register.failure == entry.failure
+
+    def request(self) -> None:
+        """A client starts the run."""
+        self.store(RunRequested(workflow="w", definition=self.plan.hash))

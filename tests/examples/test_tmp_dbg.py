@@ -1,0 +1,185 @@
+"""Each single-file example, as a user runs it: real server, engine and worker processes.
+
+Method: one server and engine for all; a worker process per example; a client starts and asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.sdk.client import Client, RunHandle
+from treadle.sdk.errors import RunFailed, ServerError
+from treadle.sdk.server import NatsServer
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TIMEOUT_S = 30
+
+
+@contextmanager
+def _process(
+    log: Path, environment: dict[str, str], *arguments: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treadle.cli", *arguments],
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield process
+        except BaseException:
+            print(log.read_text())
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server and an engine; the variables that lead to them."""
+    directory = tmp_path_factory.mktemp("examples")
+    with ExitStack() as stack:
+        server = NatsServer.start(directory / "store")
+        stack.callback(server.stop)
+        environment = dict(os.environ) | {"TREADLE_NATS_URL": server.url}
+        stack.enter_context(_process(directory / "engine.log", environment, "engine"))
+        yield environment
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not await condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.02)
+
+
+async def _when_registered(
+    environment: dict[str, str], workflow: str, play: Callable[[Client], Awaitable[Any]]
+) -> Any:
+    url = environment["TREADLE_NATS_URL"]
+
+    async def is_registered() -> bool:
+        try:
+            async with Client.connect(url, "treadle") as client:
+                return workflow in await client.workflows()
+        except ServerError:
+            return False
+
+    await _until(is_registered)
+    async with Client.connect(url, "treadle") as client, asyncio.timeout(TIMEOUT_S):
+        return await play(client)
+
+
+def _run(
+    environment: dict[str, str],
+    log: Path,
+    example: str,
+    workflow: str,
+    play: Callable[[Client], Awaitable[Any]],
+) -> Any:
+    with _process(log, environment, "worker", str(EXAMPLES / example)):
+        return asyncio.run(_when_registered(environment, workflow, play))
+
+
+def test_hello_greets(environment: dict[str, str], tmp_path: Path) -> None:
+    async def play(client: Client) -> Any:
+        return await (await client.start("hello", "Ada")).result()
+
+    assert _run(environment, tmp_path / "log", "hello.py", "hello", play) == "Hello, Ada!"
+
+
+def test_fan_out_joins_what_three_steps_found(environment: dict[str, str], tmp_path: Path) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("text-statistics", "A treadle turns a loom.  It never hurries.")
+        return await run.result()
+
+    found = _run(environment, tmp_path / "log", "fan_out.py", "text-statistics", play)
+    assert found == "8 words in 2 sentences, the longest is 'treadle'"
+
+
+def test_agent_loop_takes_one_turn_an_iteration(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> tuple[Any, list[Any]]:
+        run = await client.start("guess-number", 617)
+        result = await run.result()
+        return result, [e.iteration async for e in run.history() if e.kind == "step.continued"]
+
+    result, continued = _run(environment, tmp_path / "log", "agent_loop.py", "guess-number", play)
+    assert result["said"] == "617 is correct"
+    assert continued == list(range(result["turns"] - 1))
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_approval_waits_for_a_person(
+    environment: dict[str, str], tmp_path: Path, approved: bool
+) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("announce", "Version 1.0 is out")
+        await _until(lambda: _waits_for_the_signal(run))
+        await run.signal("decision", {"approved": approved, "by": "Ada"})
+        return await run.result()
+
+    if approved:
+        text = _run(environment, tmp_path / "log", "approval.py", "announce", play)
+        assert text == "Dear all, Version 1.0 is out. (approved by Ada)"
+    else:
+        with pytest.raises(RunFailed, match="Ada did not approve") as caught:
+            _run(environment, tmp_path / "log", "approval.py", "announce", play)
+        assert caught.value.step == "publish"
+
+
+async def _waits_for_the_signal(run: RunHandle) -> bool:
+    return any(step.doing == "awaiting_signal" for step in (await run.get()).steps)
+
+
+def test_code_repair_makes_no_edit_twice_when_killed_between_checkpoint_and_verdict(
+    environment: dict[str, str], tmp_path: Path, model_environment: dict[str, str]
+) -> None:
+    journal, app = tmp_path / "journal", str(EXAMPLES / "code_repair" / "app.py")
+    common = {**environment, **model_environment, "NO_PROXY": "127.0.0.1"}
+    common |= {"CODE_REPAIR_JOURNAL": str(journal), "TMPDIR": str(tmp_path)}
+    doomed = {**common, "TREADLE_FAILPOINTS": "worker.checkpoint-stored=kill@3"}
+
+    async def play(client: Client) -> Any:
+        run = await client.start("code-repair", {})
+        await _until(lambda: _has_ended(first))
+        with _process(tmp_path / "second.log", common, "worker", app):
+            return await run.result()
+
+    with _process(tmp_path / "first.log", doomed, "worker", app) as first:
+        result = asyncio.run(_when_registered(environment, "code-repair", play))
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    started = [(e["iteration"], e["attempt"]) for e in entries if e["what"] == "started"]
+    assert started == [(0, 1), (1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (5, 1)]
+    assert [e["iteration"] for e in entries if e["what"] == "edited"] == list(range(6))
+    assert (result["tests"]["passed"], result["tests"]["failed"]) == (22, [])
+
+
+async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
+
+
+@pytest.mark.parametrize("name", ["hello", "fan_out", "agent_loop", "approval"])
+def test_an_example_run_by_python_says_how_to_try_it(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, check=True
+    )
+    assert f"treadle dev examples/{name}.py" in done.stdout

@@ -1,0 +1,166 @@
+"""A workflow written in Python: what each call becomes, and that nothing wrong gets through.
+Method: compare with the definition it stands for; wrong uses as a program would make them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from treadle.sdk import InvalidDefinition, Retry, Workflow, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, SignalStep, TaskStep, content_hash
+from treadle.sdk.document import format_definition, parse_definition
+
+
+class Diff(msgspec.Struct):
+    repo: str
+    lines: int = 0
+
+
+def _problems(workflow: Workflow[Any]) -> dict[str, str]:
+    with pytest.raises(InvalidDefinition) as caught:
+        workflow.build()
+    return {problem.path: problem.text for problem in caught.value.problems}
+
+
+def test_each_call_becomes_the_step_it_says() -> None:
+    workflow = Workflow("code-review", timeout=timedelta(hours=1), description="Reviews a diff.")
+    fetch = workflow.task("fetch", "fetch-diff", retry=Retry(max_attempts=5), timeout=30)
+    review = workflow.agent_loop(
+        "review",
+        "llm-review",
+        after=[fetch],
+        max_iterations=10,
+        max_duration=timedelta(minutes=5),
+        loop_delay=timedelta(milliseconds=500),
+        timeout=timedelta(seconds=30),
+        on_limit="wrap_up",
+        budget_warn_at=6,
+        budget_force_at=9,
+    )
+    approved = workflow.wait_for_signal("approved", signal="approve", after=review, timeout=60)
+    workflow.task("publish", "post-comment", after=[approved, "fetch"])
+    assert workflow.build() == WorkflowDefinition(
+        name="code-review",
+        timeout_s=3600,
+        description="Reviews a diff.",
+        steps=(
+            TaskStep(id="fetch", type="fetch-diff", timeout_s=30, retry=Retry(max_attempts=5)),
+            AgentLoopStep(
+                id="review",
+                type="llm-review",
+                after=("fetch",),
+                max_iterations=10,
+                max_duration_s=300,
+                loop_delay_s=0.5,
+                timeout_s=30,
+                on_limit="wrap_up",
+                budget_warn_at=6,
+                budget_force_at=9,
+            ),
+            SignalStep(id="approved", signal="approve", after=("review",), timeout_s=60),
+            TaskStep(id="publish", type="post-comment", after=("approved", "fetch")),
+        ),
+    )
+
+
+def test_task_type_and_signal_name_are_the_id_unless_they_are_given() -> None:
+    workflow = Workflow("w")
+    workflow.task("a")
+    workflow.agent_loop("b", max_iterations=1)
+    workflow.wait_for_signal("c")
+    assert workflow.build().steps == (
+        TaskStep(id="a", type="a"),
+        AgentLoopStep(id="b", type="b", max_iterations=1),
+        SignalStep(id="c", signal="c"),
+    )
+
+
+def test_the_input_type_is_recorded_as_its_json_schema() -> None:
+    workflow = Workflow("w", input=Diff)
+    workflow.task("a")
+    schema = workflow.build().input_schema
+    assert schema is not None
+    assert schema["$defs"]["Diff"]["required"] == ["repo"]
+
+
+def test_python_and_yaml_give_one_version() -> None:
+    workflow = Workflow("w", input=Diff)
+    workflow.task("a", timeout=30, retry=Retry(delay_s=2))
+    built = workflow.build()
+    written = parse_definition(format_definition(built, "yaml"), "yaml")
+    assert written == built
+    assert content_hash(written) == content_hash(built)
+
+
+def test_building_twice_gives_the_same_and_steps_may_be_added_between() -> None:
+    workflow = Workflow("w")
+    first = workflow.task("a")
+    assert workflow.build() == workflow.build()
+    workflow.task("b", after=[first])
+    assert [step.id for step in workflow.build().steps] == ["a", "b"]
+
+
+def test_a_missing_bound_is_reported_with_every_other_problem() -> None:
+    workflow = Workflow("w")
+    agent_loop: Any = workflow.agent_loop
+    agent_loop("review", after=["fetsh"])
+    workflow.task("fetch", timeout=-1)
+    problems = _problems(workflow)
+    assert list(problems) == ["steps[0].after[0]", "steps[0].max_iterations", "steps[1].timeout_s"]
+    assert "max_iterations is required" in problems["steps[0].max_iterations"]
+    assert "Did you mean 'fetch'?" in problems["steps[0].after[0]"]
+
+
+def test_a_step_of_another_workflow_is_refused_even_if_the_id_exists_here() -> None:
+    other = Workflow("other").task("fetch")
+    workflow = Workflow("w")
+    workflow.task("fetch")
+    workflow.task("publish", after=[other])
+    problems = _problems(workflow)
+    assert list(problems) == ["steps[1].after[0]"]
+    assert "belongs to workflow 'other', not to this one" in problems["steps[1].after[0]"]
+
+
+def test_wrong_values_are_reported_where_they_were_given() -> None:
+    wrong: Any = Workflow(cast("Any", 5), timeout=cast("Any", "1h"), input=cast("Any", object()))
+    wrong.task("a", timeout="5m", retry=3, after=5)
+    wrong.task(None, after=[None], timeout=True)
+    wrong.agent_loop("b", max_iterations="10", on_limit="explode", budget_warn_at=2.5)
+    assert list(_problems(wrong)) == [
+        "input_schema",
+        "name",
+        "steps[0].after",
+        "steps[0].retry",
+        "steps[0].timeout_s",
+        "steps[1].after[0]",
+        "steps[1].id",
+        "steps[1].timeout_s",
+        "steps[1].type",
+        "steps[2].budget_warn_at",
+        "steps[2].max_iterations",
+        "steps[2].on_limit",
+        "timeout_s",
+    ]
+
+
+def test_half_a_character_in_a_text_is_refused() -> None:
+    workflow = Workflow("w", description="\ud800")
+    workflow.task("a")
+    assert list(_problems(workflow)) == ["description"]
+
+
+def test_a_budget_that_would_warn_after_it_forces_is_refused() -> None:
+    workflow = Workflow("w")
+    workflow.agent_loop("a", max_iterations=10, budget_warn_at=9, budget_force_at=5)
+    assert "would never be seen" in _problems(workflow)["steps[0].budget_warn_at"]
+
+
+def test_workflow_and_steps_say_what_they_are() -> None:
+    workflow = Workflow("code-review")
+    fetch = workflow.task("fetch", output=Diff)
+    assert repr(workflow) == "<workflow 'code-review' with 1 steps>"
+    assert repr(fetch) == "<step 'fetch' of workflow 'code-review'>"
+    assert fetch.output_type is Diff
