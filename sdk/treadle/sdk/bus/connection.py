@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -29,7 +30,6 @@ from treadle.sdk.bus.wire import (
     encode_headers,
 )
 from treadle.sdk.errors import InvalidPayload
-from treadle.sdk.ids import new_nonce
 from treadle.sdk.settings import Settings
 
 __all__ = ["Connection", "Message", "Subscription", "Unknown", "encode_headers"]
@@ -81,7 +81,7 @@ class Connection:
         self._sid = 0
         self._parser = FrameParser(self._handlers)
         self._reconnect_callbacks: list[Callable[[], None]] = []
-        self.inbox_prefix = f"_INBOX.{new_nonce()}{new_nonce()}."
+        self.inbox_prefix = f"_INBOX.{secrets.token_hex(12)}."
         self._replies = Replies(f"{self.inbox_prefix}r.", self._loop)
         self.max_payload_bytes = 0
         self.server_version = ""
