@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from tests.crash.nursery import Nursery
 from tests.crash.stage import Stage, open_stage
+
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 

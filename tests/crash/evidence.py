@@ -40,6 +40,8 @@ class Evidence:
     registers: dict[tuple[str, str], list[Kept]] = field(default_factory=lambda: defaultdict(list))
     documents: dict[str, list[RunDocument]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, dict[int, Event]] = field(default_factory=lambda: defaultdict(dict))
+    times_ms: dict[int, int] = field(default_factory=dict[int, int])
+    """When the event of that sequence was stored."""
     letters: dict[str, list[DeadLetter]] = field(default_factory=lambda: defaultdict(list))
 
     def head(self, run: str, step: str) -> Register | None:
@@ -103,6 +105,7 @@ class Recorder:
         js, subjects = self._js, self.subjects
         async for stored in js.read(subjects.events_stream, subjects.all_events):
             run = subjects.parse_event(stored.subject).run
+            found.times_ms[stored.sequence] = stored.time_ms
             try:
                 found.events[run][stored.sequence] = _event.decode(stored.data)
             except ValueError:

@@ -13,8 +13,8 @@ import secrets
 import time
 
 import msgspec
-
 from tests.crash.chain import TASK_TYPE, Baton, Saved, link
+
 from treadle.engine import Engine
 from treadle.sdk.settings import Settings
 from treadle.worker import LoopContext, Worker, serve

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-
 from tests.crash.chain import Baton, seed
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
+
 from treadle.sdk.messages import Ended, Inline, Task
 
 
@@ -24,10 +24,8 @@ def test_a_register_brought_back_after_the_end_ends_again(play: Play, how: str) 
         await stage.ended()
         await stage.audit()
         stage.expected.clear()  # What follows is not the doing of any process.
-        before = await _raw_document(stage)
-        found = await stage.register()
-        assert found is not None
-        head = found[0]
+        before = await stage.ended()
+        head, _ = await stage.holds(Ended)
         if how == "after-a-purge":
             await stage.js.purge(stage.subjects.steps_stream, stage.subjects.pair("run", "loop"))
             head = 0
@@ -41,13 +39,11 @@ def test_a_register_brought_back_after_the_end_ends_again(play: Play, how: str) 
             filter=stage.subjects.pair("run", "loop"),
         )
         assert isinstance(stored, int)
-        ended = await stage.until(
-            "it ends again", stage.register, lambda it: it and isinstance(it[1], Ended)
-        )
-        assert ended[1].outcome == "cancelled"
-        await stage.quiet()
-        after = await _raw_document(stage)
-        assert after == before
+        _, again = await stage.holds(Ended, since=stored)
+        assert isinstance(again, Ended)
+        assert again.outcome == "cancelled"
+        await stage.settled()
+        assert await stage.document() == before
         assert max(each["iteration"] for each in stage.effects()) == 2
 
     play(story)
@@ -64,9 +60,3 @@ def _task(definition: str) -> Task:
         input=Inline(msgspec.Raw(msgspec.json.encode(baton))),
         max_iterations=1000,
     )
-
-
-async def _raw_document(stage: Stage):  # type: ignore[no-untyped-def]
-    document = await stage.document()
-    assert document is not None
-    return document

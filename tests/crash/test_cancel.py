@@ -6,9 +6,9 @@ import asyncio
 import random
 
 import pytest
-
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage, loops
+
 from treadle.sdk import RunConflict
 from treadle.sdk.messages import CancelRequested, Delayed, Ended, Parked
 
@@ -17,10 +17,9 @@ async def _cancelled(stage: Stage) -> None:
     ended = await stage.ended()
     assert ended.status == "cancelled"
     # The register ends a moment after the document.
-    found = await stage.until(
-        "the step ends", stage.register, lambda it: it and isinstance(it[1], Ended)
-    )
-    assert found[1].outcome == "cancelled"
+    _, register = await stage.holds(Ended)
+    assert isinstance(register, Ended)
+    assert register.outcome == "cancelled"
 
 
 def test_a_cancel_before_the_document_exists_is_not_lost(play: Play) -> None:
@@ -30,7 +29,7 @@ def test_a_cancel_before_the_document_exists_is_not_lost(play: Play) -> None:
         stage.worker()
         stage.engine()
         await _cancelled(stage)
-        await stage.quiet()
+        await stage.settled()
         assert not [each for each in stage.effects() if each["kind"] == "end"]
 
     play(story)
@@ -51,7 +50,7 @@ def test_a_cancel_while_the_loop_is_delayed_ends_it_at_once(play: Play) -> None:
         stage.engine()
         stage.worker()
         await stage.start(workflow=loops(loop_delay=20.0), iterations=3, statuses=("cancelled",))
-        await stage.until("it waits", stage.register, lambda it: it and isinstance(it[1], Delayed))
+        await stage.holds(Delayed)
         await stage.client.cancel("run")
         await _cancelled(stage)
         await stage.quiet(1.0)
@@ -65,11 +64,7 @@ def test_a_cancel_while_an_iteration_executes_reaches_the_handler(play: Play) ->
         stage.engine()
         stage.worker()
         await stage.start(iterations=3, work_ms=1_000, statuses=("cancelled",))
-
-        async def begun() -> bool:
-            return len(stage.effects()) > 0
-
-        await stage.until("it executes", begun, bool)
+        await stage.begun(1)
         await stage.client.cancel("run")
         await _cancelled(stage)
         await stage.quiet(1.2)
@@ -88,8 +83,8 @@ def test_a_cancel_of_a_parked_run_ends_it(play: Play) -> None:
             iterations=5,
             statuses=("cancelled",),
         )
-        await stage.until("it parks", stage.register, lambda it: it and isinstance(it[1], Parked))
-        await stage.until("it says so", stage.document, lambda it: it and it.status == "parked")
+        await stage.holds(Parked)
+        await stage.status("run", "parked")
         await stage.client.cancel("run")
         await _cancelled(stage)
 
@@ -128,6 +123,6 @@ def test_a_cancel_that_races_with_the_last_verdict_gives_one_end(play: Play) -> 
             await stage.ended(run)
 
         await asyncio.gather(*(one(*each) for each in enumerate(offsets_s)))
-        await stage.quiet()
+        await stage.settled()
 
     play(story)

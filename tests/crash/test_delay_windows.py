@@ -8,18 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage, loops
+
 from treadle.sdk.messages import Delayed
 
 DELAY_S = 1.0
-
-
-async def _delayed(stage: Stage) -> None:
-    await stage.until(
-        "the loop waits", stage.register, lambda it: it and isinstance(it[1], Delayed)
-    )
 
 
 def _pauses_s(effects: list[dict[str, Any]]) -> list[float]:
@@ -36,7 +30,7 @@ def test_a_delayed_loop_goes_on_after_the_death_of(play_alone: Play, victim: str
     async def story(stage: Stage) -> None:
         engine, worker = stage.engine(), stage.worker()
         await stage.start(workflow=loops(loop_delay=DELAY_S), iterations=2)
-        await _delayed(stage)
+        await stage.holds(Delayed)
         if victim in ("worker", "all"):
             worker.kill()
         if victim in ("engine", "all"):

@@ -7,7 +7,6 @@ process goes on as if nothing had happened. Then the audit walks the whole histo
 from __future__ import annotations
 
 import pytest
-
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 
@@ -78,6 +77,6 @@ def test_twenty_loops_survive_a_server_killed_five_times(play_alone: Play) -> No
             await stage.kill_server()
         for number in range(20):
             await stage.ended(f"run{number}")
-        await stage.quiet()
+        await stage.settled()
 
     play_alone(story)

@@ -7,6 +7,8 @@ import time
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 
+from treadle.sdk.messages import Task
+
 TAKE_OVER_S = 5.0
 """The bound; a quiet machine needs well under a second."""
 
@@ -42,8 +44,7 @@ def test_a_second_engine_goes_on_at_once_when_the_first_is_killed(play: Play) ->
         killed_at_s = time.monotonic()
         found = await stage.register()
         assert found is not None
-        at = found[0]
-        await stage.until("it moves", stage.register, lambda it: it and it[0] > at + 4)
+        await stage.holds(Task, since=found.token + 4)
         assert time.monotonic() - killed_at_s < TAKE_OVER_S
         await stage.ended()
 

@@ -6,7 +6,6 @@ Real processes; the window is hit by a failpoint. Then the audit walks the whole
 from __future__ import annotations
 
 import pytest
-
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 

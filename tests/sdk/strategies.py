@@ -26,7 +26,7 @@ from treadle.sdk.definition import (
 from treadle.sdk.limits import DURATION_S_MAX
 
 # No deadline: a busy machine is no fault of the code.
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Words that YAML 1.1, YAML 1.2 or both would read as something else than text.
 _TRICKY = ["on", "no", "null", "true", "1e3", "0x1F", "0b1", "010", "-1", "1_000", "_", "-", "1"]

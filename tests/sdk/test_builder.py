@@ -160,7 +160,6 @@ def test_a_budget_that_would_warn_after_it_forces_is_refused() -> None:
 
 def test_workflow_and_steps_say_what_they_are() -> None:
     workflow = Workflow("code-review")
-    fetch = workflow.task("fetch", output=Diff)
+    fetch = workflow.task("fetch")
     assert repr(workflow) == "<workflow 'code-review' with 1 steps>"
     assert repr(fetch) == "<step 'fetch' of workflow 'code-review'>"
-    assert fetch.output_type is Diff

@@ -205,6 +205,11 @@ def test_a_few_lines_of_aliases_cannot_become_a_billion_values() -> None:
     assert "once its aliases are followed" in _problems("\n".join(lines))["definition"]
 
 
+def test_aliases_cannot_nest_deeper_than_a_text_may() -> None:
+    lines = ["x0: &x0 [1]"] + [f"x{i}: &x{i} [*x{i - 1}]" for i in range(1, 70)]
+    assert "nested deeper than 64" in next(iter(_problems("\n".join(lines)).values()))
+
+
 def test_all_problems_of_a_text_are_listed_at_once() -> None:
     text = "name: a b\nname: c\nstep: []\nsteps: [{kind: task, id: a, after: [b]}]\ntimeout_s: -1"
     assert list(_problems(text)) == [

@@ -225,6 +225,30 @@ def test_hostile_names_are_shown_in_bounded_length() -> None:
     assert all(len(path) + len(text) < 1_000 for path, text in problems.items())
 
 
+def test_of_many_cycles_a_bounded_number_is_reported() -> None:
+    names = [f"s{i}" for i in range(30)]
+    problems = _problems(*(_task(name, *(n for n in names if n != name)) for name in names))
+    assert len([text for text in problems.values() if "in a cycle" in text]) == limits.CYCLES_MAX
+
+
+def test_error_names_that_no_error_can_have_are_refused() -> None:
+    retry = {"non_retryable": ["ValueError", "", "x" * 129, "a\nb"]}
+    where = "steps[0].retry.non_retryable"
+    assert list(_problems(_task("a", retry=retry))) == [f"{where}[1]", f"{where}[2]", f"{where}[3]"]
+    many = {"non_retryable": [f"E{i}" for i in range(101)]}
+    assert list(_problems(_task("a", retry=many))) == [where]
+
+
+def test_a_number_too_long_to_print_is_refused() -> None:
+    problems = _problems(_loop("a", max_iterations=10**5000))
+    assert "max_iterations is a huge int" in problems["steps[0].max_iterations"]
+
+
+def test_an_input_schema_that_is_no_json_is_refused() -> None:
+    problems = _problems(_task("a"), input_schema={"default": float("nan")})
+    assert "default is nan, which JSON cannot hold" in problems["input_schema"]
+
+
 # -------------------------------------------------------------------- definitions made by hand
 
 

@@ -9,12 +9,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from treadle.sdk.bus.connection import Connection
-from treadle.sdk.bus.jetstream import JetStream, Refused, Stored
+from treadle.sdk.bus.jetstream import ApiError, JetStream, Refused, Stored
 from treadle.sdk.bus.wire import Message
 from treadle.sdk.messages import (
     Beat,
@@ -145,6 +146,13 @@ class Stage:
         name = self.subjects.worker_consumer(type_)
         return await self.js.api(f"CONSUMER.INFO.{self.subjects.steps_stream}.{name}")
 
+    async def _has_consumer(self, type_: str) -> bool:
+        try:
+            await self.consumer(type_)
+        except ApiError:
+            return False
+        return True
+
     async def until_acked(self, type_: str = "work") -> None:
         """Wait until no delivery is outstanding."""
         await until(lambda: self.consumer(type_), lambda info: info["num_ack_pending"] == 0)
@@ -156,6 +164,8 @@ class Stage:
         run = asyncio.create_task(worker.run(self.settings))
         try:
             await until(lambda: _soon(len(self.beats) > heard or run.done()), bool)
+            for type_ in worker.handlers:
+                await until(partial(self._has_consumer, type_), bool)
             yield run
         finally:
             worker.stop()

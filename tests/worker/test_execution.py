@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.worker.stage import loop_task, task
+
 from treadle.sdk.errors import HandlerError, ServerUnavailable
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Task
 from treadle.sdk.subjects import RegisterAddress

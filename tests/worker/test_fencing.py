@@ -7,8 +7,8 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from tests.worker.stage import Stage, loop_task, open_stage, task, until_true
+
 from treadle.sdk.bus.acks import Refused, WriteAck
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream

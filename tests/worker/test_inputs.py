@@ -7,8 +7,8 @@ import asyncio
 from typing import Any
 
 import msgspec
-
 from tests.worker.stage import Stage, open_stage, task
+
 from treadle.sdk.messages import (
     Ended,
     FromRun,

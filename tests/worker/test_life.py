@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.worker.stage import Stage, open_stage, task, until_true
+
 from treadle.sdk.errors import HandlerError
 from treadle.sdk.messages import StepCompleted, StepFailed, TaskLost, WorkerPresence
 from treadle.sdk.presence import host_id
@@ -263,9 +263,7 @@ def test_a_second_signal_ends_the_process_at_once(settings: Settings, tmp_path: 
             pulls = stage.subjects.worker_consumer("work")
 
             async def waiting() -> int:
-                answer = await stage.js.api(
-                    f"CONSUMER.INFO.{stage.subjects.steps_stream}.{pulls}"
-                )
+                answer = await stage.js.api(f"CONSUMER.INFO.{stage.subjects.steps_stream}.{pulls}")
                 return int(answer["num_waiting"])
 
             # It drains when it has stopped to pull.

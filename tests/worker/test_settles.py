@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.worker.stage import Stage, loop_task, open_stage, task, until
 
-from tests.worker.stage import Stage, loop_task, open_stage, task
 from treadle.sdk.bus.puller import Puller
 from treadle.sdk.errors import NonRetryable, Retryable
 from treadle.sdk.messages import (
@@ -279,7 +279,7 @@ def test_a_register_that_cannot_be_read_is_offered_again_and_the_others_go_on(
             await stage.js.store(stage.subjects.register("r1", "s", "work"), b'{"kind":"new"}')
             await stage.put(task(), run="r2")
             await stage.event(StepCompleted, "r2")
-            assert (await stage.consumer())["num_ack_pending"] == 1
+            await until(stage.consumer, lambda info: info["num_ack_pending"] == 1)
 
     asyncio.run(story())
     assert "worker.register-unreadable" in caplog.text

@@ -35,6 +35,9 @@ from treadle.sdk.subjects import Subjects
 _CHECK_S = 0.25
 _OWN_STALL_S = 1.0
 """An engine whose own loop stood still this long cannot blame others for missing beats."""
+_CLOSING_S = 1.0
+"""Until the server has surely seen that a gone process's connection is closed: what is dispatched
+before, the next attempt of what it held above all, may still be delivered to it."""
 _CONFIRM_S = 2.0
 """Longest wait for the living workers' next beats before lost tasks are reported."""
 
@@ -152,14 +155,15 @@ class Takeover:
                     why = f"no beat for {now - seen.at:.1f} s"
                     self._lost(incarnation, why, again_after_s=EXPIRES_S)
                 elif _is_gone(presence):
-                    self._lost(incarnation, f"its process {presence.pid} is gone")
+                    why = f"its process {presence.pid} is gone"
+                    self._lost(incarnation, why, again_after_s=_CLOSING_S)
             for incarnation, at in list(self._gone.items()):
                 if now - at > 60:
                     del self._gone[incarnation]
 
     def _lost(self, incarnation: str, why: str, *, again_after_s: float = 0) -> None:
-        """Take over; once more after a while if the process may only be cut off, because what
-        it had asked the server for is still delivered to it until its pulls expire.
+        """Take over, and once more after a while: what the process had asked the server for is
+        delivered to it until its connection is closed, or its pulls expire if it is only cut off.
         """
         seen = self._seen.pop(incarnation)
         self._gone[incarnation] = time.monotonic()

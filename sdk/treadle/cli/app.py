@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import UserError
@@ -162,7 +162,7 @@ def _search(source: str, path: Path, found: dict[str, object]) -> App:
     once = {id(value): (name, value) for name, value in reversed(found.items())}
     for name, value in reversed(once.values()):
         if isinstance(value, Workflow):
-            workflows.append(Workflow[Any].build(value))
+            workflows.append(cast("Any", value).build())
         elif isinstance(value, WorkflowDefinition):
             workflows.append(value)
         elif isinstance(value, Worker):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, cast
 
 from treadle.sdk import wording
 from treadle.sdk.definition import OnLimit, Retry, WorkflowDefinition, to_plain
@@ -23,16 +23,14 @@ from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
 
 if TYPE_CHECKING:
-    # With a default, a workflow or step whose type is not given is one of Any.
+    # With a default, a workflow without an input type is one of Any.
     from typing_extensions import TypeVar
 
     InputT = TypeVar("InputT", default=Any)
-    OutputT = TypeVar("OutputT", default=Any)
 else:
     from typing import TypeVar
 
     InputT = TypeVar("InputT")
-    OutputT = TypeVar("OutputT")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,22 +39,20 @@ Duration = timedelta | float
 """A timedelta, or a number of seconds."""
 
 
-class StepRef(Generic[OutputT]):
+class StepRef:
     """A step of a workflow under construction: give it to ``after`` of later steps."""
 
-    __slots__ = ("id", "output_type", "workflow")
+    __slots__ = ("id", "workflow")
 
-    def __init__(self, workflow: Workflow[Any], id: str, output_type: type[OutputT] | None) -> None:
+    def __init__(self, workflow: Workflow[Any], id: str) -> None:
         self.workflow = workflow
         self.id = id
-        self.output_type = output_type
-        """Type of the step's output, if it was given."""
 
     def __repr__(self) -> str:
         return f"<step {self.id!r} of workflow {self.workflow.name!r}>"
 
 
-After = StepRef[Any] | str | Iterable[StepRef[Any] | str]
+After = StepRef | str | Iterable[StepRef | str]
 """What a step waits for: steps of the same workflow, or their ids."""
 
 
@@ -107,8 +103,7 @@ class Workflow(Generic[InputT]):
         after: After = (),
         timeout: Duration = 0,
         retry: Retry | None = None,
-        output: type[OutputT] | None = None,
-    ) -> StepRef[OutputT]:
+    ) -> StepRef:
         """Add a step that a worker executes once.
 
         ``type`` is the task type under which workers register the handler, by default the id.
@@ -116,7 +111,7 @@ class Workflow(Generic[InputT]):
         """
         path = self._next_path()
         return self._add(
-            StepRef(self, id, output),
+            StepRef(self, id),
             kind="task",
             after=self._after(path, after),
             type=id if type is None else type,
@@ -139,8 +134,7 @@ class Workflow(Generic[InputT]):
         on_limit: OnLimit = "fail",
         budget_warn_at: int = 0,
         budget_force_at: int = 0,
-        output: type[OutputT] | None = None,
-    ) -> StepRef[OutputT]:
+    ) -> StepRef:
         """Add a step that iterates until its handler completes it or a bound is reached.
 
         ``max_iterations`` is required. ``max_duration`` counts from the first dispatch,
@@ -152,7 +146,7 @@ class Workflow(Generic[InputT]):
         path = self._next_path()
         loop = {} if cast("object", max_iterations) is None else {"max_iterations": max_iterations}
         return self._add(
-            StepRef(self, id, output),
+            StepRef(self, id),
             kind="agent_loop",
             after=self._after(path, after),
             type=id if type is None else type,
@@ -173,15 +167,14 @@ class Workflow(Generic[InputT]):
         signal: str | None = None,
         after: After = (),
         timeout: Duration = 0,
-        output: type[OutputT] | None = None,
-    ) -> StepRef[OutputT]:
+    ) -> StepRef:
         """Add a step that completes when a signal reaches the run; its payload is the output.
 
         ``signal`` is the signal's name, by default the id. After ``timeout`` the step fails.
         """
         path = self._next_path()
         return self._add(
-            StepRef(self, id, output),
+            StepRef(self, id),
             kind="signal",
             after=self._after(path, after),
             signal=id if signal is None else signal,
@@ -207,7 +200,7 @@ class Workflow(Generic[InputT]):
     def _next_path(self) -> str:
         return wording.item("steps", len(self._steps))
 
-    def _add(self, ref: StepRef[OutputT], **fields: object) -> StepRef[OutputT]:
+    def _add(self, ref: StepRef, **fields: object) -> StepRef:
         self._steps.append({"id": ref.id, **fields})
         return ref
 
@@ -241,7 +234,7 @@ class Workflow(Generic[InputT]):
 
     def _after(self, path: str, after: object) -> list[object]:
         path = wording.field(path, "after")
-        if isinstance(after, str) or _is_ref(after):
+        if isinstance(after, (str, StepRef)):
             return [self._waited_for(wording.item(path, 0), after)]
         if not isinstance(after, Iterable):
             self._problems.append(
@@ -256,7 +249,7 @@ class Workflow(Generic[InputT]):
         return [self._waited_for(wording.item(path, i), item) for i, item in items]
 
     def _waited_for(self, path: str, item: object) -> object:
-        if not _is_ref(item):
+        if not isinstance(item, StepRef):
             return item
         if item.workflow is not self:
             self._problems.append(
@@ -268,7 +261,3 @@ class Workflow(Generic[InputT]):
                 )
             )
         return item.id
-
-
-def _is_ref(value: object) -> TypeGuard[StepRef[Any]]:
-    return isinstance(value, StepRef)

@@ -98,7 +98,7 @@ def json_schema(type_: Any) -> dict[str, Any]:
 
     def hook(inner: Any) -> dict[str, Any]:
         if inner is object:
-            return {}
+            return {"description": "Any value."}  # msgspec takes an empty schema for none.
         if not is_model_type(inner):
             raise TypeError(f"a {name_of(inner)} has no JSON form")
         # A prefix: pydantic's names and msgspec's could be the same.
@@ -125,13 +125,10 @@ def _mentions_model(type_: Any) -> bool:
 
 def _validated(validate: Callable[[bytes], T], raw: bytes) -> T:
     """Validate by pydantic; its errors become one line, without links to its site."""
+    pydantic = sys.modules["pydantic"]
     try:
         return validate(raw)
-    except ValueError as exc:
-        # Custom validators reach this point as pydantic's error, which has this method.
-        errors = getattr(exc, "errors", None)
-        if errors is None:
-            raise
-        found: list[dict[str, Any]] = errors(include_url=False, include_context=False)
+    except pydantic.ValidationError as exc:
+        found: list[dict[str, Any]] = exc.errors(include_url=False, include_context=False)
         lines = [f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in found]
         raise ValueError("; ".join(lines)) from exc

@@ -121,10 +121,12 @@ def _unencodable(exc: Exception) -> tuple[str, str]:
 
 
 def _unsupported(what: str, type_: Any, exc: Exception) -> InvalidPayload:
+    remedy = "Use a msgspec Struct, a dataclass, a pydantic model or plain JSON types"
+    if isinstance(exc, NameError):
+        # Annotations are text until they are looked up, and only a module's names are found.
+        remedy = "Define or import it at the top of the module, not in a function or TYPE_CHECKING"
     return InvalidPayload(
-        what,
-        f"values of type {models.name_of(type_)} cannot be read from JSON: {exc}",
-        "Use a msgspec Struct, a dataclass, a pydantic model or plain JSON types",
+        what, f"values of type {models.name_of(type_)} cannot be read from JSON: {exc}", remedy
     )
 
 

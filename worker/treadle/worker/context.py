@@ -128,7 +128,10 @@ class _Context(Generic[I]):
         return self._logger
 
     def heartbeat(self) -> None:
-        """Say that the handler is getting on; the worker itself needs no help to stay alive."""
+        """Say that the handler is getting on: the task's time at the server starts anew.
+
+        Not needed to keep a task: the worker's own thread does that for all it holds.
+        """
         self._call.port.progress()
 
     def complete(self, output: Any = None) -> Complete:

@@ -44,6 +44,8 @@ class HeldPort:
 
     def progress(self) -> None:
         self._held.progress_s = time.monotonic()
+        # Due at once: the heartbeat thread tells the server at its next tick.
+        self._held.touched_s = 0.0
 
     async def read_input(self, source: FromRun | FromSteps) -> msgspec.Raw:
         return await self._services.inputs.read(source, self._held.address)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -185,8 +185,10 @@ def _annotation(
 
 def _underlying(function: Any) -> Any:
     """Return the function inside a partial, a wrapper, a method or a callable object."""
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
+    # As Any: the checkers do not agree on what isinstance makes of a generic class.
+    partial: Any = functools.partial
+    while isinstance(function, partial):
+        function = function.func
     function = inspect.unwrap(function)
     if not inspect.isroutine(function):
         function = type(function).__call__

@@ -30,20 +30,19 @@ class _Job:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[_Outcome] = self.loop.create_future()
 
-    def run(self) -> None:
-        outcome = self._outcome()
+    def deliver(self, outcome: _Outcome) -> None:
         try:
-            self.loop.call_soon_threadsafe(self._deliver, outcome)
+            self.loop.call_soon_threadsafe(self._set, outcome)
         except RuntimeError:
             pass  # The loop has ended: nobody waits for an abandoned handler.
 
-    def _outcome(self) -> _Outcome:
+    def run(self) -> _Outcome:
         try:
             return _Outcome(value=self.context.run(self.call))
         except BaseException as exc:  # noqa: BLE001 — raised again where it is awaited
             return _Outcome(error=exc)
 
-    def _deliver(self, outcome: _Outcome) -> None:
+    def _set(self, outcome: _Outcome) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
 
@@ -85,7 +84,8 @@ class BlockingPool:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.run()
-            del job  # An idle thread must not keep a handler's objects alive.
+            outcome = job.run()
             with self._lock:
                 self._idle += 1
+            job.deliver(outcome)
+            del job, outcome  # An idle thread must not keep a handler's objects alive.

@@ -43,7 +43,7 @@ def retry_delay_ms(policy: Retry, failures: int, drawn: float, retry_after_ms: i
         case "exponential":
             delay_s = _exponential(base, policy.multiplier, failures, policy.max_delay_s)
     jittered = delay_s * (1 + policy.jitter * (2 * drawn - 1))
-    capped = max(0.0, min(jittered, policy.max_delay_s))
+    capped = min(jittered, policy.max_delay_s)
     return min(max(round(capped * 1000), retry_after_ms), RETRY_DELAY_MS_MAX)
 
 
@@ -63,4 +63,4 @@ def loss_delay_ms(losses: int) -> int:
     """
     if losses <= 1:
         return 0
-    return int(min(LOSS_DELAY_MS * 2 ** min(losses - 2, 16), LOSS_DELAY_MS_MAX))
+    return int(min(LOSS_DELAY_MS * 2 ** (losses - 2), LOSS_DELAY_MS_MAX))

@@ -1,7 +1,8 @@
 """The client of a Treadle namespace: ``Client``, the handle of a run, and what they return."""
 
-from treadle.sdk.client.client import Client, RunHandle
+from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.view import Note, RunView, StepView
 
 __all__ = ["Client", "Note", "RunEvent", "RunHandle", "RunView", "StepView"]

@@ -19,6 +19,7 @@ from treadle.sdk import payload
 from treadle.sdk.builder import Workflow
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
@@ -260,64 +261,6 @@ class Client:
         return (
             f"run {run!r} has not ended in the time given: it is {view.status}"
             f"{' (' + notes + ')' if notes else ''}. It goes on. Next: `{next_step}`."
-        )
-
-
-class RunHandle:
-    """One run, through the client that made the handle."""
-
-    def __init__(self, client: Client, run: str) -> None:
-        self._client = client
-        self.id = run
-
-    def __repr__(self) -> str:
-        return f"RunHandle({self.id!r})"
-
-    @overload
-    async def result(self, type_: None = None, timeout_s: float | None = None) -> Any: ...
-    @overload
-    async def result(self, type_: type[T], timeout_s: float | None = None) -> T: ...
-    async def result(self, type_: type[Any] | None = None, timeout_s: float | None = None) -> Any:
-        """Wait for the end and return the result: see ``Client.result``."""
-        return await self._client.result(self.id, type_, timeout_s)
-
-    async def get(self) -> RunView:
-        """Return where the run stands: see ``Client.get``."""
-        return await self._client.get(self.id)
-
-    def history(self) -> AsyncIterator[RunEvent]:
-        """Iterate over the stored events so far: see ``Client.history``."""
-        return self._client.history(self.id)
-
-    def watch(self) -> AsyncIterator[RunEvent]:
-        """Iterate until the run has ended: see ``Client.watch``."""
-        return self._client.watch(self.id)
-
-    async def signal(self, name: str, payload: object = None, id: str | None = None) -> str:
-        """Send a signal: see ``Client.signal``."""
-        return await self._client.signal(self.id, name, payload, id)
-
-    async def cancel(self, reason: str = "") -> None:
-        """Cancel the run: see ``Client.cancel``."""
-        await self._client.cancel(self.id, reason)
-
-    async def resume(
-        self,
-        step: str | None = None,
-        *,
-        max_iterations: int = 0,
-        add_iterations: int = 0,
-        max_duration: timedelta | None = None,
-        add_duration: timedelta | None = None,
-    ) -> None:
-        """Move parked steps on: see ``Client.resume``."""
-        await self._client.resume(
-            self.id,
-            step,
-            max_iterations=max_iterations,
-            add_iterations=add_iterations,
-            max_duration=max_duration,
-            add_duration=add_duration,
         )
 
 
