@@ -109,9 +109,11 @@ def _places(parent: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST
 
 
 def _is_settled(parent: ast.AST, node: ast.AST) -> bool:
-    """True for what says nothing about behaviour: docstrings, imports, named numbers."""
+    """True for what is not behaviour: docstrings, imports, named numbers, what no type reaches."""
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.match_case(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assert_never")))]):
             return True
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name.isupper() or name.startswith("__")
@@ -146,6 +148,8 @@ def _variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                 yield ast.Call(node.func, node.args, kept), name
         case ast.Match(subject=subject, cases=cases):
             for i, case in enumerate(cases):
+                if _is_settled(node, case):
+                    continue
                 kept = [*cases[:i], *cases[i + 1 :]]
                 yield ast.Match(subject, kept), f"`case {_line(case.pattern)}` is left out"
         case ast.comprehension(ifs=[_, *_]):

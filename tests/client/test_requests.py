@@ -78,7 +78,7 @@ def test_of_two_starts_at_once_the_first_that_is_stored_is_the_run(settings: Set
         refused = [result for result in results if isinstance(result, RunConflict)]
         assert len(refused) == 7
         winner = next(n for n in range(8) if not isinstance(results[n], RunConflict))
-        first = [event async for event in stage.client.history("r1")][0]
+        first = await anext(stage.client.history("r1"))
         assert msgspec.json.decode(first.value) == winner
 
     play(settings, story)
@@ -99,7 +99,7 @@ def test_an_early_signal_does_not_make_a_start_impossible(settings: Settings) ->
 def test_an_unknown_workflow_is_refused_and_the_known_ones_are_named(settings: Settings) -> None:
     async def story(stage: Stage) -> None:
         await stage.client.register(chain())
-        with pytest.raises(UnknownWorkflow, match="'flo' is not registered .*'flow'"):
+        with pytest.raises(UnknownWorkflow, match=r"'flo' is not registered .*'flow'"):
             await stage.client.start("flo")
         assert [*await stage.client.workflows()] == ["flow"]
         assert await stage.client.list() == ()
@@ -141,7 +141,7 @@ def test_bad_input_is_refused_before_anything_is_stored(settings: Settings) -> N
         typed = Workflow("typed", input=Diff)
         typed.task("only", "work")
         client = stage.client
-        with pytest.raises(InvalidPayload, match="input of workflow 'typed'.*Diff"):
+        with pytest.raises(InvalidPayload, match=r"input of workflow 'typed'.*Diff"):
             await client.start(typed, {"repository": "x"}, id="r1")
         await client.register(chain())
         with pytest.raises(InvalidPayload, match="input"):

@@ -47,7 +47,11 @@ def test_a_pause_shows_when_it_ends() -> None:
 
 
 def test_an_ended_register_is_believed_before_its_document() -> None:
-    held = {"loop": Held(Ended(parent="e9", outcome="completed", iterations=4, ended_ms=8_000), time_ms=8_000)}
+    held = {
+        "loop": Held(
+            Ended(parent="e9", outcome="completed", iterations=4, ended_ms=8_000), time_ms=8_000
+        )
+    }
     view = of_document(ACTIVE, chain().build(), held, [ENGINE, WORKER]).step("loop")
     assert (view.status, view.iterations, view.ended_ms) == ("completed", 4, 8_000)
 

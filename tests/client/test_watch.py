@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.client.stage import Stage, chain, completed, continued, done, play, raw
 
 from treadle.sdk.client import RunEvent
@@ -117,7 +118,7 @@ def test_a_parked_run_is_told_and_watched_on_after_its_resume(settings: Settings
         await stage.document("r1", definition=version, status="parked", steps=steps)
         events = stage.client.watch("r1")
         seen = [await anext(events) for _ in range(3)]
-        assert [event.kind for event in seen] == ["step.started", "step.parked", "run.requested"]
+        assert [event.kind for event in seen] == ["step.started", "run.requested", "step.parked"]
         await stage.document("r1", definition=version, steps={"loop": StepEntry("active", 0, 1)})
         assert (await anext(events)).kind == "step.resumed"
         await stage.document("r1", definition=version, status="cancelled", ended_ms=9)
@@ -150,3 +151,20 @@ def test_runs_are_listed_newest_first_and_filtered(settings: Settings) -> None:
         assert [view.id for view in await client.list(status="completed")] == ["r1", "r3"]
 
     play(settings, story)
+
+
+def test_a_watch_that_is_left_early_ends_without_a_complaint(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stage: Stage) -> None:
+        await _begin(stage)
+        async for event in stage.client.watch("r1"):
+            assert event.kind == "run.requested"
+            break
+        kept = stage.client.watch("r1")
+        await anext(kept)
+        held.append(kept)  # Still open when the event loop ends.
+
+    held: list[object] = []
+    play(settings, story)
+    assert caplog.records == []

@@ -212,5 +212,5 @@ class AnyOrder(RuleBasedStateMachine):
                 world.store(SignalReceived(name=step.signal))
 
 
-AnyOrder.TestCase.settings = settings(settings.get_profile("ci"), stateful_step_count=40)
+AnyOrder.TestCase.settings = settings(stateful_step_count=40)
 TestAnyOrder = AnyOrder.TestCase

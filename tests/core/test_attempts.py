@@ -90,7 +90,8 @@ def test_every_iteration_has_all_of_its_attempts() -> None:
     walk = StepWalk(LOOP)
     for iteration in range(4):
         walk.fail()
-        assert (walk.fail().iteration, walk.now.attempt) == (iteration, 3)
+        walk.lose()
+        assert (walk.fail().iteration, walk.now.attempt) == (iteration, 4)
         following = walk.continue_()
         assert (following.iteration, following.attempt) == (iteration + 1, 1)
         assert (following.failures, following.losses, following.last_failure) == (0, 0, None)
@@ -256,11 +257,11 @@ def test_a_sleeping_task_wakes_at_its_time_and_not_before() -> None:
 
 def test_a_wake_up_is_for_the_sleeping_only() -> None:
     walk = StepWalk(LOOP)
-    assert walk.wake(after_ms=60_000) is walk.now
+    assert walk.wake(after_ms=60_000) is walk.before
     delayed = walk.continue_(delay_ms=1_000)
     assert walk.wake(after_ms=60_000) is delayed
 
 
 def test_the_runs_deadline_is_no_matter_of_a_register() -> None:
     walk = StepWalk(AgentLoopStep(id="a", type="think", max_iterations=5, max_duration_s=1))
-    assert walk.send(TimerFired(kind="run_deadline"), after_ms=60_000) is walk.now
+    assert walk.send(TimerFired(kind="run_deadline"), after_ms=60_000) is walk.before

@@ -186,7 +186,7 @@ def test_no_max_duration_means_no_deadline(kind: type[LiveRegister]) -> None:
 
 def test_a_task_has_no_deadline() -> None:
     walk = StepWalk(TaskStep(id="a", type="work", timeout_s=1))
-    assert walk.deadline(after_ms=10**12) is walk.now
+    assert walk.deadline(after_ms=10**12) is walk.before
 
 
 # ------------------------------------------------------------------ on_limit: wrap_up
@@ -310,4 +310,4 @@ def test_a_parked_step_does_not_move(verb: str) -> None:
 
 def test_timers_of_other_steps_bounds_do_not_touch_this_one() -> None:
     walk = loop()
-    assert walk.send(TimerFired(kind="wake"), after_ms=10**9) is walk.now
+    assert walk.send(TimerFired(kind="wake"), after_ms=10**9) is walk.before

@@ -112,7 +112,7 @@ def test_a_raised_count_lets_the_loop_go_on_where_it_stood(
 )
 def test_without_a_raised_count_it_stays_parked(bounds: dict[str, int]) -> None:
     walk = parked_loop()
-    assert walk.resume(**bounds) is walk.now
+    assert walk.resume(**bounds) is walk.before
     assert isinstance(walk.now, Parked)
 
 
@@ -128,7 +128,7 @@ def test_a_bound_is_never_lowered() -> None:
 
 def test_a_request_for_another_step_is_not_for_this_one() -> None:
     walk = parked_loop()
-    assert walk.resume(step="b", add_iterations=1) is walk.now
+    assert walk.resume(step="b", add_iterations=1) is walk.before
     assert isinstance(walk.resume(step="a", add_iterations=1), Task)
 
 
@@ -138,7 +138,7 @@ def test_a_step_that_is_not_parked_is_not_resumed(kind: type[Task | Delayed | Sl
     walk.resume(add_iterations=3)
     walk.continue_(delay_ms={Task: 0, Delayed: 1_000, Sleeping: 60_000}[kind])
     assert isinstance(walk.now, kind)
-    assert walk.resume(add_iterations=9) is walk.now
+    assert walk.resume(add_iterations=9) is walk.before
 
 
 # ------------------------------------------------------------------ time
@@ -172,8 +172,8 @@ def test_a_duration_raised_to_a_value_does_not_count_any_time_parked_before() ->
 
 def test_a_loop_that_ran_out_of_time_needs_more_time() -> None:
     walk = parked_by_time()
-    assert walk.resume(add_iterations=9) is walk.now
-    assert walk.resume(max_duration_ms=10_000) is walk.now
+    assert walk.resume(add_iterations=9) is walk.before
+    assert walk.resume(max_duration_ms=10_000) is walk.before
     assert isinstance(walk.resume(max_duration_ms=10_001), Task)
 
 
@@ -213,7 +213,7 @@ def test_a_repeated_request_never_raises_a_bound_twice(
     moment = walk.last_moment
     for verb, arguments in moves:
         getattr(walk, verb)(**arguments)
-    assert walk.send(event, moment=moment) is walk.trace[-1].register
+    assert walk.send(event, moment=moment) is walk.before
 
 
 def test_a_request_delivered_again_after_the_next_parking_is_for_the_first() -> None:

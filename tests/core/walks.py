@@ -92,6 +92,8 @@ class StepWalk:
         walk = RunWalk(plan_of(step), now_ms)
         task = effects.first_task(walk.plan, walk.run, step, Inline(msgspec.Raw(b'"in"')))
         self.trace: list[Placed] = [Placed(1, task)]
+        self.before: Register = task
+        """The value before the newest event: the same object if the event changed nothing."""
 
     @property
     def placed(self) -> Placed:
@@ -120,8 +122,9 @@ class StepWalk:
         if moment is None:
             letter = "t" if isinstance(event, TimerFired) else "e"
             moment = self.last_moment._replace(id=f"{letter}{self.events}")
+        self.before = self.now
         new = advance(self.step, self.placed, event, moment)
-        if new is not self.now:
+        if new is not self.before:
             # A register's sequence is the stream's: it leaves gaps.
             self.trace.append(Placed(self.placed.sequence + 2, new))
         return new

@@ -33,6 +33,8 @@ class Baton(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Whether iterations write a checkpoint."""
     wait_at: int = -1
     """An iteration that waits until the test opens the gate; -1 is none."""
+    fails_percent: int = 0
+    """Of the executions, drawn anew for each."""
     hang_at: int = -1
     """An iteration that blocks its thread; -1 is none."""
 

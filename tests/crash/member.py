@@ -1,14 +1,16 @@
 """One process of a crash test: an engine, or a worker that hands batons on.
 
 Settings come from TREADLE_* variables, what is the test's own from CRASH_*: the process's name,
-the ack wait, the effect log, and the gate that an iteration may have to wait at.
+the ack wait, the effect log, the gate that an iteration may have to wait at, and a bug to plant.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
+import random
 import secrets
 import time
 
@@ -59,7 +61,12 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
             await asyncio.sleep(0.005)
         if given.work_ms:
             await asyncio.sleep(given.work_ms / 1000)
-        baton = _next(ctx, given, saved)
+        if random.random() * 100 < given.fails_percent:
+            raise RuntimeError("a failure by lot")
+        baton = _saved_now(ctx, given, saved)
+        if baton is None:
+            effects.write("work", ctx)
+            baton = _next(ctx, given, saved)
         if given.saves:
             await ctx.checkpoint(Saved(baton=baton))
         effects.write("end", ctx)
@@ -70,14 +77,16 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
     return worker
 
 
-def _next(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton:
-    """Return what a saved execution of this iteration made, else one link more."""
+def _saved_now(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton | None:
+    """Return what an earlier execution of this very iteration has saved."""
     written = ctx.last_checkpoint
-    is_alien = False
-    if saved is not None and written is not None:
-        if written.iteration == ctx.iteration and saved.baton.previous == given.state:
-            return saved.baton
-        is_alien = written.iteration >= ctx.iteration or saved.baton.state != given.state
+    if saved is None or written is None or written.iteration != ctx.iteration:
+        return None
+    return saved.baton if saved.baton.previous == given.state else None
+
+
+def _next(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton:
+    """Return one link more; a checkpoint must be what the iteration before has saved."""
     salt = secrets.token_hex(8)
     return msgspec.structs.replace(
         given,
@@ -85,7 +94,7 @@ def _next(ctx: LoopContext[Baton], given: Baton, saved: Saved | None) -> Baton:
         previous=given.state,
         salt=salt,
         iteration=ctx.iteration,
-        is_alien=is_alien,
+        is_alien=saved is not None and saved.baton.state != given.state,
     )
 
 
@@ -95,6 +104,8 @@ async def _engine(settings: Settings, name: str, ack_wait_s: float) -> None:
 
 def main(role: str) -> None:
     logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s", level=logging.INFO)
+    if plant := os.environ.get("CRASH_PLANT"):
+        importlib.import_module("tests.chaos.plants").PLANTS[plant]()
     settings = Settings.from_env()
     name, ack_wait_s = os.environ["CRASH_NAME"], float(os.environ["CRASH_ACK_WAIT_S"])
     if role == "engine":

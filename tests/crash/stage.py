@@ -71,16 +71,19 @@ class Stage(Namespace):
 
     def engine(self, failpoints: str = "") -> Process:
         """Start an engine."""
-        return self._start("engine", failpoints)
+        return self.process("engine", failpoints)
 
     def worker(self, failpoints: str = "", *, concurrency: int = 64) -> Process:
         """Start a worker."""
-        return self._start("worker", failpoints, concurrency)
+        return self.process("worker", failpoints, concurrency=concurrency)
 
-    def _start(self, role: str, failpoints: str, concurrency: int = 0) -> Process:
+    def process(
+        self, role: str, failpoints: str = "", *, concurrency: int = 64, url: str = ""
+    ) -> Process:
+        """Start an engine or a worker, through a proxy's URL if one is given."""
         name = f"{role}-{next(self._numbers)}"
         env = {
-            "TREADLE_NATS_URL": self.settings.url,
+            "TREADLE_NATS_URL": url or self.settings.url,
             "TREADLE_NAMESPACE": self.settings.namespace,
             "TREADLE_MESSAGE_IDS": "on" if self.settings.message_ids else "off",
             "TREADLE_FAILPOINTS": failpoints,

@@ -31,5 +31,9 @@ def test_a_loop_survives_a_worker_killed_at(play: Play, window: str) -> None:
         await doomed.died()
         stage.worker()
         await stage.ended()
+        works = sum(each["kind"] == "work" for each in stage.effects())
+        # What was done before the kill is done once more, unless a checkpoint holds it.
+        again = window == "worker.checkpoint-before"
+        assert works == ITERATIONS + again
 
     play(story)

@@ -57,6 +57,7 @@ def test_max_iterations_are_exactly_so_many(play: Play) -> None:
         with pytest.raises(RunFailed, match="max_iterations") as caught:
             await stand.client.result("run", timeout_s=10)
         assert caught.value.iteration == 7
+        assert (await stand.letter("run")).step == "loop"  # Written before anyone saw the end.
         await stand.quiet(0.3)
         assert seen == [(n, 1) for n in range(7)]
 

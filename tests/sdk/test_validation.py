@@ -267,6 +267,21 @@ def test_a_struct_filled_with_the_wrong_types_is_reported_not_a_crash() -> None:
         check(definition)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**5000), float("inf"), True],
+    ids=["large", "huge", "infinite", "boolean"],
+)
+def test_numbers_beyond_all_numbers_are_reported_not_a_crash(value: Any) -> None:
+    retry = Retry(delay_s=value, max_delay_s=value)
+    definition = WorkflowDefinition(
+        name="w", steps=(AgentLoopStep(id="a", type="t", max_iterations=value, retry=retry),)
+    )
+    paths = [problem.path for problem in problems_of(definition)]
+    assert "steps[0].max_iterations" in paths
+    assert "steps[0].retry.max_delay_s" in paths
+
+
 def test_not_a_number_is_no_number() -> None:
     definition = WorkflowDefinition(
         name="w", steps=(AgentLoopStep(id="a", type="t", max_iterations=1, timeout_s=float("nan")),)
@@ -289,7 +304,7 @@ def test_equal_definitions_have_equal_versions_however_they_were_written() -> No
     long = WorkflowDefinition(
         name="w",
         steps=(TaskStep(id="a", type="t", after=(), timeout_s=30.0, retry=Retry(delay_s=1.0)),),
-        timeout_s=0.0,
+        timeout_s=-0.0,
         description="",
     )
     assert short == long

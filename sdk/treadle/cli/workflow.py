@@ -113,7 +113,12 @@ def definitions_in(file: str) -> tuple[WorkflowDefinition, ...]:
     if file.endswith((".yaml", ".yml", ".json")):
         from treadle.sdk.document import load_definition
 
-        return (load_definition(file),)
+        try:
+            return (load_definition(file),)
+        except OSError as exc:
+            raise UserError(
+                f"{file} cannot be read: {exc.strerror or exc}. Name an existing file."
+            ) from exc
     from treadle.cli.app import load
     from treadle.sdk.validation import check
 

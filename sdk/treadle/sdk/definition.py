@@ -155,12 +155,18 @@ def _plain_struct(value: msgspec.Struct) -> dict[str, Any]:
     for field in _fields(type(value)):
         item = getattr(value, field.name)
         if item != field.default:
-            plain[field.name] = float(item) if _is_whole(item, field) else _plain_value(item)
+            is_number = field.type is float and isinstance(item, (int, float))
+            plain[field.name] = _plain_number(item) if is_number else _plain_value(item)
     return plain
 
 
-def _is_whole(item: object, field: msgspec.structs.FieldInfo) -> bool:
-    return field.type is float and isinstance(item, int) and not isinstance(item, bool)
+def _plain_number(value: float) -> float:
+    if isinstance(value, bool):
+        return value  # Wrong, and for validation to refuse.
+    try:
+        return float(value) + 0.0  # -0.0 becomes 0.0, which it equals.
+    except OverflowError:
+        return value
 
 
 def _plain_value(value: object) -> object:

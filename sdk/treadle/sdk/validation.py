@@ -103,8 +103,8 @@ def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
 def _size(definition: WorkflowDefinition) -> Iterator[Problem]:
     try:
         size_bytes = len(msgspec.json.encode(to_plain(definition)))
-    except UnicodeEncodeError:
-        return  # A half character in some name, which is reported where it stands.
+    except ValueError:
+        return  # Half a character or a number without end, reported where it stands.
     if size_bytes > DEFINITION_BYTES_MAX:
         yield Problem(
             "",

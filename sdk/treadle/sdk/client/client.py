@@ -24,7 +24,7 @@ from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document, of_request
-from treadle.sdk.client.waiter import Deadline, waiting_on
+from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
 from treadle.sdk.definition import SignalStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import UnknownRun, UnknownWorkflow, UserError
@@ -244,7 +244,7 @@ class Client:
     async def _ended(self, run: str, deadline: Deadline) -> RunDocument:
         await requests.require(self._store, run)
         subject = self._store.subjects.run_document(run)
-        async with waiting_on(self._store.js.connection, subject) as waiter:
+        async with Waiter(self._store.js.connection, subject) as waiter:
             while True:
                 document = await self._store.document(run)
                 if document is not None and document.is_terminal:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
-from treadle.sdk.bus.connection import Connection, Message
+from treadle.sdk.bus.connection import Connection, Message, Subscription
 
 POLL_S = 1.0
 """Between two looks that nothing asked for: the longest a missed ring can cost."""
@@ -20,17 +18,36 @@ RECHECKS_S = (0.005, 0.02, 0.1)
 
 
 class Waiter:
-    """Wakes its owner when one of some subjects is published to, and every ``POLL_S``."""
+    """Wakes its owner when one of some subjects is published to, and every ``POLL_S``.
 
-    def __init__(self) -> None:
+        async with Waiter(connection, subject) as waiter:
+            while not look():
+                await waiter.wait()
+
+    A class and not a generator: when an event loop ends it closes all generators at once, and
+    one inside the other would be closed twice.
+    """
+
+    def __init__(self, connection: Connection, *subjects: str) -> None:
+        self._connection = connection
+        self._subjects = subjects
+        self._subscriptions: list[Subscription] = []
         self._rung = asyncio.Event()
         self._rechecks: list[float] = []
 
-    def ring(self, _message: Message) -> None:
-        """Wake the owner."""
+    async def __aenter__(self) -> Waiter:
+        for subject in self._subjects:
+            self._subscriptions.append(await self._connection.subscribe(subject, self._ring))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        while self._subscriptions:
+            await self._subscriptions.pop().unsubscribe()
+
+    def _ring(self, _message: Message) -> None:
         self._rung.set()
 
-    async def wait(self, longest_s: float) -> None:
+    async def wait(self, longest_s: float = float("inf")) -> None:
         """Return after a ring, or when it is time to look again."""
         pause_s = self._rechecks.pop(0) if self._rechecks else POLL_S
         try:
@@ -40,18 +57,6 @@ class Waiter:
             return
         self._rung.clear()
         self._rechecks = list(RECHECKS_S)
-
-
-@asynccontextmanager
-async def waiting_on(connection: Connection, *subjects: str) -> AsyncGenerator[Waiter]:
-    """Give a waiter that hears these subjects; look once after entering, then wait."""
-    waiter = Waiter()
-    subscriptions = [await connection.subscribe(subject, waiter.ring) for subject in subjects]
-    try:
-        yield waiter
-    finally:
-        for subscription in subscriptions:
-            await subscription.unsubscribe()
 
 
 class Deadline:

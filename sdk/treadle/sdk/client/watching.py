@@ -19,7 +19,7 @@ import msgspec
 from treadle.sdk.client.event import RunEvent, decode_event, of_stored
 from treadle.sdk.client.requests import require
 from treadle.sdk.client.store import Store
-from treadle.sdk.client.waiter import waiting_on
+from treadle.sdk.client.waiter import Waiter
 from treadle.sdk.messages import (
     SignalReceived,
     StepCompleted,
@@ -43,7 +43,7 @@ async def watch(store: Store, run: str) -> AsyncIterator[RunEvent]:
     await require(store, run)
     s = store.subjects
     reader = _Reader(store, run)
-    async with waiting_on(store.js.connection, s.events_of_run(run), s.run_document(run)) as waiter:
+    async with Waiter(store.js.connection, s.events_of_run(run), s.run_document(run)) as waiter:
         while True:
             # The document first: every event that led to it is then in the stream.
             found = await store.document_at(run)
@@ -51,7 +51,7 @@ async def watch(store: Store, run: str) -> AsyncIterator[RunEvent]:
                 yield event
             if found is not None and found[0].is_terminal:
                 return
-            await waiter.wait(float("inf"))
+            await waiter.wait()
 
 
 class _Reader:

@@ -1,0 +1,107 @@
+"""Finding workflows and the worker in a user's file.
+
+Each test writes a file and loads it in this process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from treadle.cli.app import file_of, load, worker_of
+from treadle.sdk import InvalidDefinition, UserError
+
+HELLO = """
+from treadle.sdk import Workflow
+from treadle.worker import Worker
+
+workflow = Workflow("hello")
+workflow.task("greet")
+worker = Worker()
+
+@worker.handler("greet")
+async def greet(ctx):
+    return "hi"
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test imports from its own directory, and leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_a_file_gives_its_workflows_and_its_worker(tmp_path: Path) -> None:
+    (tmp_path / "hello_app.py").write_text(f"{HELLO}\nsame = worker\nalso = workflow\n")
+    app = load("hello_app.py")
+    assert [workflow.name for workflow in app.workflows] == ["hello"]
+    assert [*worker_of(app).handlers] == ["greet"]
+    assert file_of("hello_app.py") == tmp_path / "hello_app.py"
+
+
+def test_a_module_and_a_single_name_can_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("")
+    (tmp_path / "shop" / "parts.py").write_text("NAME = 'hello'\n")
+    text = HELLO.replace('Workflow("hello")', "Workflow(NAME)") + "other = Worker()\n"
+    (tmp_path / "shop" / "tasks.py").write_text(f"from .parts import NAME\n{text}")
+    for source in ("shop.tasks", "shop/tasks.py"):
+        app = load(source)
+        assert [workflow.name for workflow in app.workflows] == ["hello"]
+        with pytest.raises(UserError, match=f"2 Workers: worker, other.*`{source}:worker`"):
+            worker_of(app)
+        assert [*worker_of(load(f"{source}:worker")).handlers] == ["greet"]
+    with pytest.raises(UserError, match="has no 'nothing'"):
+        load("shop.tasks:nothing")
+
+
+def test_a_file_named_like_a_module_of_python_does_not_replace_it(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text(HELLO)
+    assert load("queue.py").workers
+    import queue
+
+    assert hasattr(queue, "SimpleQueue")
+
+
+def test_a_file_without_a_worker_says_what_to_add(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"no Worker.*`worker = Worker\(\)`"):
+        worker_of(load("empty.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = (\n", "line 1"),
+        ("\nprint(undefined_name)\n", "NameError.*\n.*line 2"),
+        ("raise ValueError('no key')\n", "ValueError: no key"),
+        ("import not_installed_here\n", "ModuleNotFoundError.*not_installed_here"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_shows_the_user_their_own_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(UserError, match=f"broken.py cannot be imported(.|\n)*{says}") as caught:
+        load("broken.py")
+    assert "importlib" not in str(caught.value)
+    assert "broken" not in sys.modules
+
+
+def test_a_missing_file_and_an_unsound_workflow_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.py is not a file in"):
+        load("missing.py")
+    (tmp_path / "unsound.py").write_text(
+        "from treadle.sdk import Workflow\n"
+        "workflow = Workflow('w')\nworkflow.task('a', after='b')\n"
+    )
+    with pytest.raises(InvalidDefinition, match="'b'"):
+        load("unsound.py")
