@@ -125,6 +125,7 @@ class StepWalk:
         self.before = self.now
         new = advance(self.step, self.placed, event, moment)
         if new is not self.before:
+            assert new.parent == moment.id, "every value names the event that made it"
             # A register's sequence is the stream's: it leaves gaps.
             self.trace.append(Placed(self.placed.sequence + 2, new))
         return new
