@@ -6,6 +6,7 @@ A worker is played by hand, so that each message comes exactly when the rule is 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -309,6 +310,43 @@ def test_rule_5_a_verdict_names_the_checkpoint_it_wrote(play_both: Play) -> None
         await stand.continues(token, head=saved)
         task = task_of((await stand.holds(Task, since=token)).register)
         assert (task.iteration, task.attempt, task.checkpoint) == (1, 1, saved)
+
+    play_both(story)
+
+
+def test_rule_5_an_overtaken_execution_never_builds_on_the_checkpoint_of_the_next(
+    play_both: Play,
+) -> None:
+    """Else it would hold the newest sequence of the pair, and an engine that has not yet seen
+    the register move would believe it."""
+
+    async def story(stand: Stand) -> None:
+        worker = Worker(ack_wait_s=5)
+        overtaken, saved = asyncio.Event(), asyncio.Event()
+        ends: list[str] = []
+
+        @worker.handler("link")
+        async def execute(ctx: LoopContext[Any]) -> Complete:
+            try:
+                if ctx.attempt == 1:
+                    await saved.wait()
+                    await ctx.load_checkpoint()
+                else:
+                    await ctx.checkpoint("of the second")
+                    saved.set()
+                    await overtaken.wait()
+            finally:
+                ends.append(f"{ctx.attempt}: {type(sys.exception()).__name__}")
+                overtaken.set()
+            await ctx.checkpoint(f"of {ctx.attempt}")
+            return ctx.complete(ctx.attempt)
+
+        await stand.engine()
+        token = await _started(stand)
+        stand.worker(worker)
+        await stand.loses(token)
+        assert await stand.client.result("run", timeout_s=10) == 2
+        assert ends == ["1: CancelledError", "2: NoneType"]
 
     play_both(story)
 

@@ -38,8 +38,6 @@ _OWN_STALL_S = 1.0
 _CLOSING_S = 1.0
 """Until the server has surely seen that a gone process's connection is closed: what is dispatched
 before, the next attempt of what it held above all, may still be delivered to it."""
-_CLOSED_S = 1.0
-"""Until a server has surely noticed that the connection of a killed process is closed."""
 _CONFIRM_S = 2.0
 """Longest wait for the living workers' next beats before lost tasks are reported."""
 

@@ -59,6 +59,12 @@ class CheckpointStore:
                 f"the checkpoint is of iteration {checkpoint.iteration} and the task of iteration "
                 f"{task.iteration}: the step has moved on"
             )
+        if stored.sequence > held.token and checkpoint.token != held.token:
+            # Named as the head, it would carry this execution past its own fence.
+            raise Fenced(
+                f"the checkpoint at sequence {stored.sequence} was saved for the task at "
+                f"{checkpoint.token}, and this task is at {held.token}: the step has moved on"
+            )
         # Another execution of this very task may have saved. Building on it is safe: what
         # follows names it as the head.
         held.head = max(held.head, stored.sequence)

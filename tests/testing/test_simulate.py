@@ -1,0 +1,190 @@
+"""The in-memory runner: real handlers and the real core on virtual time.
+
+Each test tells a story of a run and asserts how it ends, and that waiting took no real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from treadle.sdk import Retry, RunCancelled, RunFailed, Workflow
+from treadle.sdk.errors import HandlerError, InvalidDefinition
+from treadle.sdk.messages import StepContinued, StepFailed, TimerFired
+from treadle.sdk.testing import Resume, Signal, SimulatedRun, simulate
+from treadle.worker import LoopContext, SyncTaskContext, TaskContext, Worker
+
+REAL_S_MAX = 20.0
+"""Far above what any of these takes, and far below the virtual hours they play."""
+
+
+def play(workflow: Workflow, value: object, worker: Worker, **options: object) -> SimulatedRun:
+    started = time.monotonic()
+    run = asyncio.run(simulate(workflow, value, worker, **options))  # type: ignore[arg-type]
+    assert time.monotonic() - started < REAL_S_MAX
+    return run
+
+
+def countdown(**options: object) -> tuple[Workflow, Worker]:
+    workflow = Workflow("countdown")
+    workflow.agent_loop("count", **{"max_iterations": 20, **options})  # type: ignore[arg-type]
+    worker = Worker()
+
+    @worker.handler("count")
+    async def count(ctx: LoopContext[int]) -> object:
+        if ctx.wrap_up:
+            return ctx.complete(f"stopped at {ctx.input}")
+        return ctx.continue_(ctx.input - 1) if ctx.input else ctx.complete("lift-off")
+
+    return workflow, worker
+
+
+def test_a_loop_runs_to_its_result_in_no_time() -> None:
+    run = play(*_swap(countdown(loop_delay=timedelta(hours=1)), 5))
+    assert run.result() == "lift-off"
+    assert run.step("count").iterations == 6
+    assert run.elapsed_s == pytest.approx(5 * 3600)
+    assert sum(isinstance(each.event, StepContinued) for each in run.history) == 5
+
+
+def test_the_bound_stops_the_loop_with_its_reason_and_keeps_the_last_output() -> None:
+    run = play(*_swap(countdown(max_iterations=3), 9))
+    assert (run.status, run.reason) == ("failed", "max_iterations")
+    assert (run.step("count").iterations, run.step("count").output) == (3, 6)
+    with pytest.raises(RunFailed) as failed:
+        run.result()
+    assert (failed.value.step, failed.value.iteration) == ("count", 3)
+
+
+def test_wrap_up_gives_one_last_iteration() -> None:
+    run = play(*_swap(countdown(max_iterations=3, on_limit="wrap_up"), 9))
+    assert run.result() == "stopped at 6"
+    assert run.step("count").iterations == 4
+
+
+def test_a_parked_run_stands_still_until_it_is_resumed_with_a_raised_bound() -> None:
+    workflow, worker = countdown(max_iterations=3, on_limit="park")
+    parked = play(workflow, 9, worker)
+    assert (parked.status, parked.reason) == ("parked", "max_iterations")
+    resumed = play(workflow, 9, worker, resume=Resume(after_s=7 * 24 * 3600, add_iterations=10))
+    assert resumed.result() == "lift-off"
+
+
+def test_max_duration_cuts_an_iteration_that_hangs() -> None:
+    workflow = Workflow("hang")
+    workflow.agent_loop("wait", max_iterations=5, max_duration=timedelta(minutes=5))
+    worker = Worker()
+
+    @worker.handler("wait")
+    async def wait(ctx: LoopContext[None]) -> object:
+        await asyncio.sleep(7 * 24 * 3600)
+        return ctx.complete(None)
+
+    run = play(workflow, None, worker)
+    assert (run.status, run.reason) == ("failed", "max_duration")
+    assert run.elapsed_s == pytest.approx(300)
+
+
+def test_a_timeout_is_retried_by_the_policy_and_checkpoints_survive_it() -> None:
+    workflow = Workflow("retry")
+    workflow.task(
+        "work", timeout=timedelta(seconds=10), retry=Retry(max_attempts=3, delay_s=60, jitter=0)
+    )
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(ctx: TaskContext[None]) -> object:
+        done = await ctx.load_checkpoint(list) or []
+        await ctx.checkpoint([*done, ctx.attempt])
+        if ctx.attempt == 1:
+            await asyncio.sleep(3600)
+        if ctx.attempt == 2:
+            raise ValueError("not yet")
+        return done
+
+    run = play(workflow, None, worker)
+    assert run.result() == [1, 2]
+    failures = [each.event for each in run.history if isinstance(each.event, StepFailed)]
+    assert [failure.failure.type for failure in failures] == ["timeout", "ValueError"]
+    assert sum(isinstance(each.event, TimerFired) for each in run.history) == 2
+
+
+def test_steps_fan_out_and_in_and_a_plain_function_runs_in_a_thread() -> None:
+    workflow = Workflow("fan")
+    first = workflow.task("first", "double")
+    both = [workflow.task(name, "double", after=[first]) for name in ("left", "right")]
+    workflow.task("join", after=both)
+    worker = Worker()
+
+    @worker.handler("double")
+    def double(ctx: SyncTaskContext[int]) -> int:
+        return ctx.input * 2
+
+    @worker.handler("join")
+    async def join(ctx: TaskContext[dict[str, int]]) -> dict[str, int]:
+        return ctx.input
+
+    assert play(workflow, 1, worker).result() == {"left": 4, "right": 4}
+
+
+def test_a_signal_completes_the_step_that_waits_and_without_one_the_run_waits() -> None:
+    workflow = Workflow("approval")
+    workflow.wait_for_signal("approved", signal="approve", timeout=timedelta(days=2))
+    assert play(workflow, None, Worker(), signals={"approve": "yes"}).result() == "yes"
+    late = play(workflow, None, Worker(), signals=[Signal("approve", "yes", after_s=3 * 86400)])
+    assert (late.status, late.reason) == ("failed", "timeout")
+    endless = Workflow("endless")
+    endless.wait_for_signal("approved", signal="approve")
+    assert play(endless, None, Worker()).status == "running"
+
+
+def test_a_cancel_reaches_the_handler() -> None:
+    workflow = Workflow("cancelled")
+    workflow.task("work")
+    worker = Worker()
+    stopped: list[str] = []
+
+    @worker.handler("work")
+    async def work(ctx: TaskContext[None]) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            stopped.append(ctx.run)
+            raise
+
+    run = play(workflow, None, worker, cancel_after_s=5)
+    assert run.status == "cancelled"
+    assert len(stopped) == 1
+    with pytest.raises(RunCancelled):
+        run.result()
+
+
+def test_mistakes_are_told_as_a_client_or_worker_would() -> None:
+    workflow = Workflow("lonely")
+    workflow.task("work")
+    with pytest.raises(HandlerError, match="does not handle"):
+        play(workflow, None, Worker())
+    with pytest.raises(InvalidDefinition):
+        play(Workflow("empty"), None, Worker())
+
+
+def test_now_sets_the_clock_that_handlers_see() -> None:
+    workflow = Workflow("clock")
+    workflow.agent_loop("tell", max_iterations=2, max_duration=timedelta(hours=1))
+    worker = Worker()
+
+    @worker.handler("tell")
+    async def tell(ctx: LoopContext[None]) -> object:
+        assert ctx.deadline is not None
+        return ctx.complete(ctx.deadline.isoformat())
+
+    run = play(workflow, None, worker, now="2030-05-01T12:00:00+00:00")
+    assert run.result() == "2030-05-01T13:00:00+00:00"
+
+
+def _swap(pair: tuple[Workflow, Worker], value: object) -> tuple[Workflow, object, Worker]:
+    workflow, worker = pair
+    return workflow, value, worker
