@@ -44,7 +44,9 @@ async def _run(sync: str, names: list[str]) -> None:
 
 def main(
     case: Annotated[list[str] | None, typer.Option(help="Only these cases.")] = None,
-    sync: Annotated[list[str] | None, typer.Option(help="default, always; both by default.")] = None,
+    sync: Annotated[
+        list[str] | None, typer.Option(help="default, always; both by default.")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="How often; fresh processes each time.")] = 1,
 ) -> None:
     """Measure Treadle: one server, one engine and one worker process on this machine."""

@@ -1,4 +1,4 @@
-"""The workload: handlers that do nothing but carry state. Run as ``treadle worker bench/app.py``."""
+"""The workload: handlers that only carry state. Run as ``treadle worker bench/app.py``."""
 
 from __future__ import annotations
 

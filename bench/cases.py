@@ -7,6 +7,7 @@ the tenth and the ninetieth percentile, so that start-up and the last stragglers
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from typing import Any
@@ -118,11 +119,8 @@ class Bench:
             for i in range(10, len(times) - window, window)
         ]
         cpu = [
-            {
-                name: round(1e6 * (after[name] - before[name]) / (n2 - n1))
-                for name in after
-            }
-            for (n1, before), (n2, after) in zip(samples, samples[1:], strict=False)
+            {name: round(1e6 * (after[name] - before[name]) / (n2 - n1)) for name in after}
+            for (n1, before), (n2, after) in itertools.pairwise(samples)
         ]
         return self._line(
             case,

@@ -321,14 +321,15 @@ def test_rule_5_an_overtaken_execution_never_builds_on_the_checkpoint_of_the_nex
     the register move would believe it."""
 
     async def story(stand: Stand) -> None:
-        worker = Worker(ack_wait_s=5)
-        overtaken, saved = asyncio.Event(), asyncio.Event()
+        worker = Worker(ack_wait_s=5, drain_timeout_s=0)
+        begun, overtaken, saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         ends: list[str] = []
 
         @worker.handler("link")
         async def execute(ctx: LoopContext[Any]) -> Complete:
             try:
                 if ctx.attempt == 1:
+                    begun.set()
                     await saved.wait()
                     await ctx.load_checkpoint()
                 else:
@@ -344,6 +345,7 @@ def test_rule_5_an_overtaken_execution_never_builds_on_the_checkpoint_of_the_nex
         await stand.engine()
         token = await _started(stand)
         stand.worker(worker)
+        await begun.wait()
         await stand.loses(token)
         assert await stand.client.result("run", timeout_s=10) == 2
         assert ends == ["1: CancelledError", "2: NoneType"]

@@ -124,14 +124,18 @@ class HandlerError(UserError):
 class RunFailed(TreadleError):
     """The run ended as failed."""
 
-    def __init__(self, run: str, step: str, iteration: int, failure: Failure, hint: str = "") -> None:
+    def __init__(
+        self, run: str, step: str, iteration: int, failure: Failure, hint: str = ""
+    ) -> None:
         self.run = run
         self.step = step
         self.iteration = iteration
         self.failure = failure
         where = f"step {step!r}, iteration {iteration}" if step else "the run itself"
         next_step = hint or f"See it: `treadle run show {run}`."
-        super().__init__(f"run {run!r} failed at {where}: {failure.type}: {failure.message}. {next_step}")
+        super().__init__(
+            f"run {run!r} failed at {where}: {failure.type}: {failure.message}. {next_step}"
+        )
 
 
 class RunCancelled(TreadleError):

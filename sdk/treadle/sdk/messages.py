@@ -68,7 +68,9 @@ TaskInput = Inline | FromRun | FromSteps
 # ------------------------------------------------------------------ client -> engine
 
 
-class _FromClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class _FromClient(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
     pass
 
 
@@ -80,18 +82,24 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     metadata: dict[str, str] = {}
 
 
-class SignalReceived(_FromClient, frozen=True, tag="run.signal_received", tag_field="event", kw_only=True):
+class SignalReceived(
+    _FromClient, frozen=True, tag="run.signal_received", tag_field="event", kw_only=True
+):
     name: str
     payload: msgspec.Raw = NO_RAW
     id: str = ""
     """Chosen by the sender: two signals with one id are one signal."""
 
 
-class CancelRequested(_FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True):
+class CancelRequested(
+    _FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
+):
     reason: str = ""
 
 
-class ResumeRequested(_FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True):
+class ResumeRequested(
+    _FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True
+):
     """Move parked steps on, with raised bounds. ``add_*`` raise by, ``max_*`` raise to."""
 
     step: str = ""
@@ -149,7 +157,14 @@ class TaskDue(_Settle, frozen=True, tag="task.due", tag_field="event", kw_only=T
 TimerKind = Literal["step_deadline", "run_deadline", "wake"]
 
 
-class TimerFired(msgspec.Struct, frozen=True, omit_defaults=True, tag="timer.fired", tag_field="event", kw_only=True):
+class TimerFired(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="timer.fired",
+    tag_field="event",
+    kw_only=True,
+):
     """A schedule fired. It is a hint: the decision is always a compare-and-set."""
 
     kind: TimerKind
@@ -168,7 +183,9 @@ Event = TaskEvent | ClientEvent | TimerFired
 # ------------------------------------------------------------------ registers
 
 
-class Task(msgspec.Struct, frozen=True, omit_defaults=True, tag="task", tag_field="kind", kw_only=True):
+class Task(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag="task", tag_field="kind", kw_only=True
+):
     """One dispatch of a step to a worker, and the state of the step: they are the same value."""
 
     parent: str
@@ -237,7 +254,9 @@ class Parked(msgspec.Struct, frozen=True, tag="parked", tag_field="kind", kw_onl
 Outcome = Literal["completed", "failed", "cancelled"]
 
 
-class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended", tag_field="kind", kw_only=True):
+class Ended(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag="ended", tag_field="kind", kw_only=True
+):
     """The end of a step. A register that holds it never moves again."""
 
     parent: str
