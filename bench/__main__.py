@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from bench.cases import Bench, Line, open_bench
-from bench.processes import Processes
+from bench.processes import Processes, Sync
 from treadle.sdk import Client
 
-SYNCS = {"default": "2m", "always": "always"}
+SYNCS: dict[str, Sync] = {"default": "2m", "always": "always"}
 
 CASES: dict[str, Callable[[Bench], Awaitable[Line]]] = {
     "loop-1x100": lambda b: b.loops("loop-1x100", "bench-checkpoint", 1, 100, saves=True),
@@ -33,8 +33,10 @@ CASES: dict[str, Callable[[Bench], Awaitable[Line]]] = {
 
 async def _run(sync: str, names: list[str]) -> None:
     with Processes(SYNCS[sync]) as processes:
-        async with Client.connect(processes.url) as client:
-            bench = await open_bench(processes, sync, client)
+        async with (
+            Client.connect(processes.url) as client,
+            open_bench(processes, sync, client) as bench,
+        ):
             for name in names:
                 line = await CASES[name](bench)
                 line["load_average"] = os.getloadavg()[0]

@@ -7,9 +7,11 @@ the tenth and the ninetieth percentile, so that start-up and the last stragglers
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import statistics
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -179,9 +181,13 @@ class Bench:
         }
 
 
-async def open_bench(processes: Processes, sync: str, client: Client) -> Bench:
-    """Register the workload and return the bench over running processes."""
+@contextlib.asynccontextmanager
+async def open_bench(processes: Processes, sync: str, client: Client) -> AsyncGenerator[Bench]:
+    """Register the workload and give the bench over running processes."""
     for workflow in (app.checkpointed, app.carried, app.chain):
         await client.register(workflow)
     connection = await Connection.open(Settings(url=processes.url), name="bench")
-    return Bench(processes, client, JetStream(connection), sync)
+    try:
+        yield Bench(processes, client, JetStream(connection), sync)
+    finally:
+        await connection.close()

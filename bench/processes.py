@@ -9,12 +9,13 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from treadle.sdk.server import NatsServer
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _START_S = 20.0
+Sync = Literal["2m", "always"]
 
 
 def cpu_s(pid: int) -> float:
@@ -34,7 +35,7 @@ def memory_mb(pid: int) -> float:
 class Processes:
     """A server, an engine and a worker of their own, ended at the end."""
 
-    def __init__(self, sync: str) -> None:
+    def __init__(self, sync: Sync) -> None:
         self._sync = sync
         self._store = tempfile.TemporaryDirectory(prefix="treadle-bench-")
         self._children: dict[str, subprocess.Popen[bytes]] = {}

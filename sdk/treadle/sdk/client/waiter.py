@@ -13,7 +13,7 @@ from treadle.sdk.bus.connection import Connection, Message, Subscription
 
 POLL_S = 1.0
 """Between two looks that nothing asked for: the longest a missed ring can cost."""
-RECHECKS_S = (0.005, 0.02, 0.1)
+RECHECKS_S = (0.0005, 0.001, 0.003, 0.01, 0.05)
 """Looks after a ring, until what rang can be read."""
 
 
