@@ -100,7 +100,10 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def _places(parent: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
     for field, value in ast.iter_fields(parent):
-        if field in ("annotation", "returns"):
+        if field in ("annotation", "returns") or (field, type(parent)) == (
+            "keywords",
+            ast.ClassDef,
+        ):
             continue
         for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
             if isinstance(node, ast.AST) and not _is_settled(parent, node):
@@ -111,6 +114,8 @@ def _places(parent: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST
 def _is_settled(parent: ast.AST, node: ast.AST) -> bool:
     """True for what is not behaviour: docstrings, imports, named numbers, what no type reaches."""
     match node:
+        case ast.AnnAssign():  # Only the fields of data types have annotations here.
+            return isinstance(parent, ast.ClassDef)
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             return True
         case ast.match_case(body=[ast.Expr(value=ast.Call(func=ast.Name(id="assert_never")))]):
@@ -119,6 +124,10 @@ def _is_settled(parent: ast.AST, node: ast.AST) -> bool:
             return name.isupper() or name.startswith("__")
         case _:
             return False
+
+
+def _is_nothing(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
 
 
 def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
@@ -137,7 +146,7 @@ def _variants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             for value in (True, False):
                 variant = ast.If(ast.Constant(value), body, orelse)
                 yield variant, f"`if {_line(test)}` is {'always' if value else 'never'}"
-        case ast.Return(value=ast.expr() as value):
+        case ast.Return(value=ast.expr() as value) if not _is_nothing(value):
             yield ast.Return(ast.Constant(None)), f"`return {_line(value)}` returns None"
         case ast.Expr(value=ast.Call() as call):
             yield ast.Pass(), f"`{_line(call)}` is left out"

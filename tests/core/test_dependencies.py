@@ -217,6 +217,13 @@ def test_news_of_an_older_value_of_the_register_change_nothing() -> None:
     assert walk.send(StepResumed("a", "e8", 25)) is parked
 
 
+def test_a_step_that_ended_neither_parks_nor_moves_again() -> None:
+    walk = RunWalk(plan_of(LOOP, task("b")))
+    ended = walk.send(StepEnded("a", "completed", 3, event="e9", position=30))
+    assert walk.send(StepParked("a", "max_iterations", 3, "e10", 31)) is ended
+    assert walk.send(StepResumed("a", "e11", 32)) is ended
+
+
 def test_the_newest_parking_is_told_also_if_the_resume_between_was_missed() -> None:
     walk = RunWalk(plan_of(LOOP))
     walk.send(StepParked("a", "max_iterations", 3, "e5", 20))

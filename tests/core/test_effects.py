@@ -126,9 +126,9 @@ def test_a_run_with_a_timeout_has_a_timer_until_it_ends() -> None:
 
 
 def test_a_step_that_waits_for_a_signal_has_a_timer_from_when_it_started() -> None:
-    walk = RunWalk(plan_of(task("b"), SignalStep(id="a", signal="go", after=("b",), timeout_s=2.5)))
+    walk = RunWalk(plan_of(task("b"), SignalStep(id="a", signal="go", after=("b",), timeout_s=0.5)))
     walk.send(StepEnded("b", "completed", 1), after_ms=1_000)
-    due_ms = own.EPOCH_MS + 3_500
+    due_ms = own.EPOCH_MS + 1_500
     fired = TimerFired(kind="step_deadline", step="a", due_ms=due_ms)
     assert commands_of(walk) == (SetTimer("d-a", due_ms, fired),)
 

@@ -227,11 +227,18 @@ def test_a_wrapping_up_iteration_that_continues_ends_the_step_with_the_bound() -
     assert ended.output == msgspec.Raw(b'"not yet"')
 
 
+def test_a_loop_out_of_time_that_continues_while_wrapping_up_gets_no_further_iteration() -> None:
+    walk = loop("wrap_up", max_iterations=9, max_duration_s=10)
+    walk.deadline(after_ms=10_000)
+    assert walk.continue_().failure.type == "max_duration"
+
+
 def test_a_wrapping_up_iteration_that_fails_ends_the_step_with_the_bound() -> None:
     walk = loop("wrap_up", max_iterations=1)
     walk.continue_('"so far"')
-    ended = walk.fail()
+    ended = walk.fail(traceback="Traceback: ...")
     assert (ended.outcome, ended.failure.type, ended.iterations) == ("failed", "max_iterations", 1)
+    assert ended.failure.traceback == "Traceback: ..."
     assert "wrapping up failed: ValueError: it broke" in ended.failure.message
     assert "all of its 1 iterations" in ended.failure.message
     assert ended.failure.retryable is False
@@ -262,8 +269,9 @@ def test_the_deadline_turns_a_hanging_iteration_into_the_wrapping_up_one() -> No
     walk = loop("wrap_up", max_duration_s=10)
     walk.continue_('"first"')
     walk.fail()
+    walk.lose()
     last = walk.deadline(after_ms=10_000)
-    assert (last.wrap_up, last.iteration, last.attempt) == ("max_duration", 1, 3)
+    assert (last.wrap_up, last.iteration, last.attempt) == ("max_duration", 1, 4)
     assert (last.failures, last.losses) == (0, 0)
     assert last.checkpoint == -1, "the hanging execution may have saved one"
     assert last.deadline_ms == walk.now_ms + WRAP_UP_MS

@@ -84,6 +84,7 @@ def test_a_resumed_step_is_below_all_of_its_bounds_or_it_stays_parked(
         ({"add_iterations": 3}, 5),
         ({"max_iterations": 7}, 7),
         ({"max_iterations": 7, "add_iterations": 3}, 10),
+        ({"max_iterations": 7, "add_iterations": -3}, 7),
     ],
 )
 def test_a_raised_count_lets_the_loop_go_on_where_it_stood(
@@ -175,6 +176,12 @@ def test_a_loop_that_ran_out_of_time_needs_more_time() -> None:
     assert walk.resume(add_iterations=9) is walk.before
     assert walk.resume(max_duration_ms=10_000) is walk.before
     assert isinstance(walk.resume(max_duration_ms=10_001), Task)
+
+
+def test_no_bound_is_raised_beyond_what_a_definition_may_ask_for() -> None:
+    task = parked_loop(max_duration_s=10).resume(add_iterations=2**80, add_duration_ms=2**80)
+    assert task.max_iterations == ITERATIONS_MAX
+    assert task.deadline_ms == task.started_ms + DURATION_S_MAX * 1000
 
 
 def test_an_unbounded_duration_stays_unbounded_unless_one_is_named() -> None:

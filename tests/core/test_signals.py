@@ -169,7 +169,7 @@ def test_a_row_of_waits_as_long_as_a_workflow_may_be_is_no_recursion() -> None:
 def test_kept_signals_are_bounded_over_all_names_and_the_oldest_goes() -> None:
     walk = RunWalk(plan_of(BUSY))
     for i in range(SIGNALS_WAITING_MAX):
-        walk.signal(f"name-{i % 3}")
+        walk.signal(f"name-{2 - i % 3}")
     kept = [s for name in walk.run.signals.values() for s in name]
     assert sorted(kept) == list(range(2, SIGNALS_WAITING_MAX + 2))
     run = walk.signal("new")

@@ -157,11 +157,12 @@ class StepWalk:
         *,
         retryable: bool = True,
         retry_after_ms: int = 0,
+        traceback: str = "",
         after_ms: int = 0,
         head: int = 0,
     ) -> Any:
         """The execution fails."""
-        failure = Failure(type, "it broke", retryable, retry_after_ms)
+        failure = Failure(type, "it broke", retryable, retry_after_ms, traceback)
         event = StepFailed(**self._common(), head=head or self.placed.sequence, failure=failure)
         return self.send(event, after_ms=after_ms)
 

@@ -150,8 +150,6 @@ def _activate(
 
 
 def _is_ready(run: RunDocument, step: Step) -> bool:
-    if step.id in run.steps:
-        return False
     before = (run.steps.get(step_id) for step_id in step.after)
     return all(entry is not None and entry.status == "completed" for entry in before)
 
@@ -196,9 +194,7 @@ def _with_step(run: RunDocument, step_id: str, entry: StepEntry) -> RunDocument:
 def _settle_status(run: RunDocument) -> RunDocument:
     """Parked when a step is parked and none is active; running otherwise."""
     statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
-    if "active" in statuses or "parked" not in statuses:
-        if run.status == "running":
-            return run
+    if "active" in statuses:
         return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
     parked = statuses["parked"]
     failure = run.steps[parked].failure
@@ -233,7 +229,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
         return _end(run, "failed", moment, failure=failure)
     step = plan.steps.get(event.step)
     entry = run.steps.get(event.step)
-    if not isinstance(step, SignalStep) or entry is None or entry.status != "active":
+    if not isinstance(step, SignalStep) or entry is None:
         return run
     if not step.timeout_s or moment.ms < entry.started_ms + round(step.timeout_s * 1000):
         return run

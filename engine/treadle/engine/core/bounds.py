@@ -192,13 +192,9 @@ def ended(
 
 
 def _explain(task: Task, reason: str) -> str:
-    match reason:
-        case "max_iterations":
-            return f"the loop took all of its {task.max_iterations} iterations without completing"
-        case "max_duration":
-            return (
-                f"the loop was still running at its max_duration, in iteration {task.iteration} "
-                f"of at most {task.max_iterations}"
-            )
-        case _:
-            return f"the loop reached its bound {reason}"
+    if reason == MAX_ITERATIONS:
+        return f"the loop took all of its {task.max_iterations} iterations without completing"
+    return (
+        f"the loop was still running at its {reason}, in iteration {task.iteration} "
+        f"of at most {task.max_iterations}"
+    )

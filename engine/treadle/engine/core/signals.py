@@ -24,7 +24,7 @@ def receive(run: RunDocument, event: SignalReceived, moment: Moment) -> RunDocum
     """Count a signal and keep it; the same object if this event or this id was counted."""
     if moment.sequence < run.applied_below or moment.id in run.applied:
         return run
-    if event.id and event.id in run.signal_ids:
+    if event.id in run.signal_ids:
         return run
     waiting = {**run.signals, event.name: (*run.signals.get(event.name, ()), moment.sequence)}
     ids = (*run.signal_ids, event.id)[-SIGNAL_IDS_MAX:] if event.id else run.signal_ids
