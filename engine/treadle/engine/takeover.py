@@ -28,9 +28,9 @@ from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.bus.puller import EXPIRES_S
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import new_nonce
-from treadle.sdk.messages import Beat, Held, TaskLost, WorkerPresence
+from treadle.sdk.messages import Beat, Held, Task, TaskLost, WorkerPresence
 from treadle.sdk.presence import BEAT_S, BEATS_LOST_S, PRESENCE_S, host_id, is_process_alive
-from treadle.sdk.subjects import Subjects
+from treadle.sdk.subjects import RegisterAddress, Subjects
 
 _CHECK_S = 0.25
 _OWN_STALL_S = 1.0
@@ -169,7 +169,10 @@ class Takeover:
         self._gone[incarnation] = time.monotonic()
         presence = seen.beat.presence
         extra = {"role": presence.role, "peer": presence.name or incarnation, "why": why}
-        _log.warning("engine.process-lost %s", extra, extra=extra)
+        if seen.beat.leaving:
+            _log.info("engine.process-left %s", extra, extra=extra)
+        else:
+            _log.warning("engine.process-lost %s", extra, extra=extra)
         self._start(self._take_over(seen.beat, why))
         if again_after_s:
             self._start(self._take_over(seen.beat, why, after_s=again_after_s))
@@ -233,10 +236,15 @@ class Takeover:
                 yield Held(address.run, address.step, address.type, token)
 
     async def _report(self, task: Held, presence: WorkerPresence, why: str) -> None:
+        address = RegisterAddress(presence.domain, task.run, task.step, task.type)
+        known = self._registers.known(address)
+        held = known.register if known is not None and known.sequence == task.token else None
         lost = TaskLost(
             step=task.step,
             type=task.type,
             token=task.token,
+            iteration=held.iteration if isinstance(held, Task) else 0,
+            attempt=held.attempt if isinstance(held, Task) else 1,
             worker=presence.incarnation,
             reason=f"worker {presence.name or presence.incarnation}: {why}",
         )
