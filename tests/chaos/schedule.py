@@ -21,6 +21,7 @@ _EVERY_S = 0.45
 
 WINDOWS = {
     "engine": (
+        "engine.events-taken",
         "engine.document-stored",
         "engine.register-created",
         "engine.register-stored",

@@ -19,6 +19,9 @@ ITERATIONS = 4
 @pytest.mark.parametrize(
     "window",
     [
+        # Before the compare-and-set: of the start, an iteration.
+        "engine.events-taken=kill@1",
+        "engine.events-taken=kill@3",
         # Between the compare-and-set and its effects: of the start, an iteration, the end.
         "engine.document-stored=kill@1",
         "engine.register-stored=kill@2",

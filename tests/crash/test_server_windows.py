@@ -42,6 +42,7 @@ def test_a_loop_survives_the_server_killed_while_its_worker_is_at(
 @pytest.mark.parametrize(
     "window",
     [
+        "engine.events-taken=stop@3",
         "engine.document-stored=stop@1",
         "engine.register-stored=stop@2",
         "engine.document-stored=stop@2",

@@ -34,7 +34,7 @@ def test_a_second_worker_takes_a_killed_ones_loop_over(play: Play) -> None:
 
 def test_a_second_engine_goes_on_at_once_when_the_first_is_killed(play: Play) -> None:
     async def story(stage: Stage) -> None:
-        doomed = stage.engine("engine.register-stored=kill@5")
+        doomed = stage.engine("engine.events-taken=kill@5")
         second = stage.engine()
         await doomed.said("engine.ready")
         await second.said("engine.ready")
@@ -44,7 +44,7 @@ def test_a_second_engine_goes_on_at_once_when_the_first_is_killed(play: Play) ->
         killed_at_s = time.monotonic()
         found = await stage.register()
         assert found is not None
-        await stage.holds(Task, since=found.token + 4)
+        await stage.holds(Task, since=found.token)
         assert time.monotonic() - killed_at_s < TAKE_OVER_S
         await stage.ended()
 

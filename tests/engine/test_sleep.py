@@ -72,9 +72,13 @@ def test_a_schedule_that_was_replaced_by_an_older_one_is_set_again(play: Play) -
     async def story(stand: Stand) -> None:
         await stand.engine()
         asleep = await _asleep(stand)
-        timers = stand.subjects.timers_stream
-        gone = await stand.js.purge(timers, stand.subjects.timer("run", "w-loop"))
-        assert gone == 1
+        timers, subject = stand.subjects.timers_stream, stand.subjects.timer("run", "w-loop")
+
+        async def purged() -> int:
+            return await stand.js.purge(timers, subject)
+
+        # The schedule comes a moment after the register.
+        await stand.until("its schedule is gone", purged, lambda n: n == 1)
         await _fires_early(stand)
         await _awake_on_time(stand, asleep)
 

@@ -78,6 +78,7 @@ class Runs:
 
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
+        failpoints.reach("engine.events-taken")
         facts: list[tuple[RunEvent, Moment]] = []
         later: set[Pending] = set()
         tasks = [pending for pending in batch if isinstance(pending.event, TaskEvent)]
