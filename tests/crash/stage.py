@@ -15,12 +15,13 @@ from tests.crash.chain import TASK_TYPE, Baton, seed
 from tests.crash.evidence import Evidence, Recorder
 from tests.crash.namespace import Namespace
 from tests.crash.nursery import Nursery
-from tests.crash.process import Process
+from tests.crash.process import Process, wait_until
 
 from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client, RunHandle, Workflow, WorkflowDefinition
-from treadle.sdk.bus.connection import Connection
+from treadle.sdk.bus.connection import Connection, Message
 from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.messages import Beat
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 
@@ -129,6 +130,17 @@ class Stage(Namespace):
         path = self._directory / "effects.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [msgspec.json.decode(line) for line in lines]
+
+    async def heard(self, *processes: Process) -> None:
+        """Wait for the next sign of life of each: whoever listens knows them from then on."""
+        awaited = {process.name for process in processes}
+
+        def hear(message: Message) -> None:
+            awaited.discard(msgspec.json.decode(message.data, type=Beat).presence.name)
+
+        beats = await self.js.connection.subscribe(self.subjects.all_beats, hear)
+        await wait_until(f"signs of life of {awaited}", lambda: not awaited)
+        await beats.unsubscribe()
 
     async def begun(self, executions: int) -> None:
         """Wait until handlers were called so many times."""

@@ -38,6 +38,7 @@ def test_a_second_engine_goes_on_at_once_when_the_first_is_killed(play: Play) ->
         second = stage.engine()
         await doomed.said("engine.ready")
         await second.said("engine.ready")
+        await stage.heard(doomed)
         stage.worker()
         await stage.start(iterations=200, work_ms=2)
         await doomed.died()
