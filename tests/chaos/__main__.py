@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -78,27 +79,45 @@ async def _play(
 
 def table(reports: list[Report]) -> str:
     """Return the trials as a table in Markdown."""
-    lines = [
-        "| seed | faults | deaths | lost acks | repeated verdicts | runs | iterations committed "
-        "| executions | last end | violations |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    names = [
+        "seed",
+        "killed: engines",
+        "workers",
+        "server",
+        "died at a window",
+        "paused",
+        "consumers deleted",
+        "acks lost",
+        "verdicts repeated",
+        "runs",
+        "iterations committed",
+        "executions",
+        "last end",
+        "violations",
     ]
-    for each in reports:
-        faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(each.faults.items()))
-        cells = [
-            each.seed,
-            faults,
-            each.deaths,
-            each.lost_acks,
-            each.repeated_settles,
-            each.runs,
-            each.committed,
-            each.executions,
-            f"{each.last_end_s} s",
-            len(each.violations),
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines = [f"| {' | '.join(names)} |", "|---:" * len(names) + "|"]
+    lines += [f"| {' | '.join(map(str, _cells(each)))} |" for each in reports]
     return "\n".join(lines)
+
+
+def _cells(report: Report) -> list[object]:
+    faults = Counter(report.faults)
+    return [
+        report.seed,
+        faults["kill engine"],
+        faults["kill worker"],
+        faults["kill server"],
+        report.deaths - report.killed,
+        faults["pause engine"] + faults["pause worker"],
+        faults["delete_consumer engine"] + faults["delete_consumer worker"],
+        report.lost_acks,
+        report.repeated_settles,
+        report.runs,
+        report.committed,
+        report.executions,
+        f"{report.last_end_s} s",
+        len(report.violations),
+    ]
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ class Report(msgspec.Struct):
     faults: dict[str, int] = {}
     deaths: int = 0
     """Processes that died, by a fault or at a failpoint they were started with."""
+    killed: int = 0
+    """Of those, by a fault: some faults find nobody at home."""
     lost_acks: int = 0
     repeated_settles: int = 0
     committed: int = 0
@@ -112,6 +114,7 @@ class Trial:
             elif fault.target == "server":
                 await self._stage.kill_server()
             elif fault.kind == "kill":
+                self.report.killed += self._slots[fault.target].is_running
                 self._slots[fault.target].kill()
             else:
                 self._slots[fault.target].stop()
