@@ -4,7 +4,6 @@ Each takes one rule of the protocol away from the processes that run with it:
 
     python -m tests.chaos --plant token       a verdict counts whatever token it holds
     python -m tests.chaos --plant signals     a signal counts each time its event comes
-    python -m tests.chaos --plant ack-first   an event is acknowledged before it is handled
     python -m tests.chaos --plant checkpoint  a checkpoint is stored whatever stands
 """
 
@@ -16,9 +15,8 @@ from typing import Any, cast
 
 import msgspec
 
-from treadle.engine import core, registers, runs, steps
+from treadle.engine import core, registers, steps
 from treadle.engine.core import signals
-from treadle.engine.pending import Pending
 from treadle.sdk.bus.jetstream import CasResult, Stored
 from treadle.sdk.messages import Checkpoint
 from treadle.worker import checkpoints
@@ -53,19 +51,6 @@ def signals_again() -> None:
     cast("Any", sys.modules["treadle.engine.core.apply"]).receive = forgetful
 
 
-def ack_first() -> None:
-    """Acknowledge events before they are handled."""
-    handle = runs.Runs.handle
-
-    async def careless(self: runs.Runs, batch: list[Pending]) -> None:
-        for pending in batch:
-            pending.ack()
-            pending.delivery = None
-        await handle(self, batch)
-
-    cast("Any", runs.Runs).handle = careless
-
-
 def checkpoint() -> None:
     """Store checkpoints without a fence."""
 
@@ -82,6 +67,5 @@ def checkpoint() -> None:
 PLANTS: dict[str, Callable[[], None]] = {
     "token": token,
     "signals": signals_again,
-    "ack-first": ack_first,
     "checkpoint": checkpoint,
 }

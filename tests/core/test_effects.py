@@ -125,10 +125,12 @@ def test_a_run_with_a_timeout_has_a_timer_until_it_ends() -> None:
     assert commands_of(walk) == (ClearTimers(),)
 
 
-def test_a_step_that_waits_for_a_signal_has_a_timer_from_when_it_started() -> None:
-    walk = RunWalk(plan_of(task("b"), SignalStep(id="a", signal="go", after=("b",), timeout_s=0.5)))
+@pytest.mark.parametrize("timeout_ms", [500, 2_500])
+def test_a_step_that_waits_for_a_signal_has_a_timer_from_when_it_started(timeout_ms: int) -> None:
+    signal = SignalStep(id="a", signal="go", after=("b",), timeout_s=timeout_ms / 1000)
+    walk = RunWalk(plan_of(task("b"), signal))
     walk.send(StepEnded("b", "completed", 1), after_ms=1_000)
-    due_ms = own.EPOCH_MS + 1_500
+    due_ms = own.EPOCH_MS + 1_000 + timeout_ms
     fired = TimerFired(kind="step_deadline", step="a", due_ms=due_ms)
     assert commands_of(walk) == (SetTimer("d-a", due_ms, fired),)
 

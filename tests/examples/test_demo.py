@@ -98,7 +98,9 @@ def test_the_demo_survives_kill_minus_nine_and_repairs_the_package(tmp_path: Pat
     assert (result["iterations"], result["executions"], result["model_calls"]) == (6, 7, 14)
     kill = _kill_of(result)
     assert (kill["iteration"], kill["attempt"], kill["phase"]) == (2, 1, "testing")
-    assert (kill["resumed_attempt"], kill["repeated_model_calls"]) == (2, 2)
+    # The dead worker may be given the next attempt too, until the server has seen it die.
+    assert kill["resumed_attempt"] in (2, 3)
+    assert kill["repeated_model_calls"] == 2
     assert kill["repeated_edit"] and kill["resumed_by"] != kill["worker"]
     assert 0 < kill["time_to_resume_s"] < 15
     assert result["diff"].count("\n+++ b/timetable/") == 3

@@ -173,7 +173,9 @@ def test_code_repair_makes_no_edit_twice_when_killed_between_checkpoint_and_verd
         result = asyncio.run(_when_registered(environment, "code-repair", play))
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
     started = [(e["iteration"], e["attempt"]) for e in entries if e["what"] == "started"]
-    assert started == [(0, 1), (1, 1), (1, 2)]
+    # The dead worker may be given the next attempt too, until the server has seen it die.
+    assert started[:2] == [(0, 1), (1, 1)]
+    assert len(started) == 3 and started[2] in ((1, 2), (1, 3))
     assert [e["iteration"] for e in entries if e["what"] == "edited"] == [0, 1]
     assert (result["tests"]["passed"], result["tests"]["failed"]) == (2, [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -30,7 +31,8 @@ class Cluster:
     """Three servers; their processes, client and monitoring ports."""
 
     def __init__(self, config: str, directory: Path, stack: ExitStack) -> None:
-        self.clients, routes, self.monitors = (_free_ports(3) for _ in range(3))
+        ports = _free_ports(9)
+        self.clients, routes, self.monitors = ports[:3], ports[3:6], ports[6:]
         self.processes: list[subprocess.Popen[bytes]] = []
         self._stack = stack
         self._directory = directory
@@ -77,11 +79,18 @@ class Cluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
+    """Distinct ports, all taken in one go, below those that outgoing connections are given."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 50 * count):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"no {count} free ports")
 
 
 def _wait(what: str, condition: Callable[[], bool]) -> None:

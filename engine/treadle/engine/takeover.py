@@ -35,9 +35,13 @@ from treadle.sdk.subjects import RegisterAddress, Subjects
 _CHECK_S = 0.25
 _OWN_STALL_S = 1.0
 """An engine whose own loop stood still this long cannot blame others for missing beats."""
-_CLOSING_S = 1.0
-"""Until the server has surely seen that a gone process's connection is closed: what is dispatched
-before, the next attempt of what it held above all, may still be delivered to it."""
+_LOOKS_LEFT_S = (0.0,)
+_LOOKS_GONE_S = (0.2, 1.2)
+"""When to look for what a killed process held: once the server has most likely seen that its
+connection is closed, since until then its next attempt could be delivered to it, and again once
+it surely has."""
+_LOOKS_SILENT_S = (0.0, EXPIRES_S)
+"""The same for one that may only be cut off: what it asked for is delivered until it expires."""
 _CONFIRM_S = 2.0
 """Longest wait for the living workers' next beats before lost tasks are reported."""
 
@@ -138,7 +142,7 @@ class Takeover:
             return
         self._seen[incarnation] = _Seen(beat, time.monotonic())
         if beat.leaving:
-            self._lost(incarnation, "it left")
+            self._lost(incarnation, "it left", _LOOKS_LEFT_S)
 
     async def _watch(self) -> None:
         checked_at = time.monotonic()
@@ -153,18 +157,15 @@ class Takeover:
                 presence = seen.beat.presence
                 if now - seen.at > BEATS_LOST_S:
                     why = f"no beat for {now - seen.at:.1f} s"
-                    self._lost(incarnation, why, again_after_s=EXPIRES_S)
+                    self._lost(incarnation, why, _LOOKS_SILENT_S)
                 elif _is_gone(presence):
                     why = f"its process {presence.pid} is gone"
-                    self._lost(incarnation, why, again_after_s=_CLOSING_S)
+                    self._lost(incarnation, why, _LOOKS_GONE_S)
             for incarnation, at in list(self._gone.items()):
                 if now - at > 60:
                     del self._gone[incarnation]
 
-    def _lost(self, incarnation: str, why: str, *, again_after_s: float = 0) -> None:
-        """Take over, and once more after a while: what the process had asked the server for is
-        delivered to it until its connection is closed, or its pulls expire if it is only cut off.
-        """
+    def _lost(self, incarnation: str, why: str, looks_s: tuple[float, ...]) -> None:
         seen = self._seen.pop(incarnation)
         self._gone[incarnation] = time.monotonic()
         presence = seen.beat.presence
@@ -173,11 +174,10 @@ class Takeover:
             _log.info("engine.process-left %s", extra, extra=extra)
         else:
             _log.warning("engine.process-lost %s", extra, extra=extra)
-        self._start(self._take_over(seen.beat, why))
-        if again_after_s:
-            self._start(self._take_over(seen.beat, why, after_s=again_after_s))
+        for after_s in looks_s:
+            self._start(self._take_over(seen.beat, why, after_s))
 
-    async def _take_over(self, beat: Beat, why: str, *, after_s: float = 0) -> None:
+    async def _take_over(self, beat: Beat, why: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         try:
             if beat.presence.role == "engine":
