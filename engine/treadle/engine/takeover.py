@@ -42,6 +42,8 @@ connection is closed, since until then its next attempt could be delivered to it
 it surely has."""
 _LOOKS_SILENT_S = (0.0, EXPIRES_S)
 """The same for one that may only be cut off: what it asked for is delivered until it expires."""
+_GONE_KEPT_S = 60.0
+"""A late beat of a process that was given up does not bring it back."""
 _CONFIRM_S = 2.0
 """Longest wait for the living workers' next beats before lost tasks are reported."""
 
@@ -153,17 +155,21 @@ class Takeover:
                 for seen in self._seen.values():
                     seen.at = now
             checked_at = now
-            for incarnation, seen in list(self._seen.items()):
-                presence = seen.beat.presence
-                if now - seen.at > BEATS_LOST_S:
-                    why = f"no beat for {now - seen.at:.1f} s"
-                    self._lost(incarnation, why, _LOOKS_SILENT_S)
-                elif _is_gone(presence):
-                    why = f"its process {presence.pid} is gone"
-                    self._lost(incarnation, why, _LOOKS_GONE_S)
-            for incarnation, at in list(self._gone.items()):
-                if now - at > 60:
-                    del self._gone[incarnation]
+            try:
+                self._check(now)
+            except Exception:  # noqa: BLE001 — without this loop a dead worker costs the ack wait
+                _log.exception("engine.watch-failed")
+
+    def _check(self, now: float) -> None:
+        for incarnation, seen in list(self._seen.items()):
+            presence = seen.beat.presence
+            if now - seen.at > BEATS_LOST_S:
+                self._lost(incarnation, f"no beat for {now - seen.at:.1f} s", _LOOKS_SILENT_S)
+            elif _is_gone(presence):
+                self._lost(incarnation, f"its process {presence.pid} is gone", _LOOKS_GONE_S)
+        for incarnation, at in list(self._gone.items()):
+            if now - at > _GONE_KEPT_S:
+                del self._gone[incarnation]
 
     def _lost(self, incarnation: str, why: str, looks_s: tuple[float, ...]) -> None:
         seen = self._seen.pop(incarnation)

@@ -10,6 +10,7 @@ An acknowledged request is durable, also while no engine runs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,9 @@ from treadle.sdk.messages import (
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import request_id
 
+UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
+"""Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
+a moment, and does not know what was stored after it."""
 METADATA_CHARS_MAX = 8192
 """A page of text: labels for people, not data."""
 
@@ -126,12 +130,15 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
 async def require(store: Store, run: str) -> RunDocument | None:
     """Return the run's document, None if it is only requested; raise ``UnknownRun``."""
     check_id("run id", run)
-    document = await store.document(run)
-    if document is None and await store.last_event(run) is None:
-        # The engine may have written the document between the two looks only if the request
-        # was there before, so an empty subject and no document are no run.
-        raise UnknownRun(run)
-    return document
+    for pause_s in (*UNKNOWN_LOOKS_S, None):
+        # The engine writes a document only for a request that is stored, so an empty subject
+        # and no document are no run.
+        document = await store.document(run)
+        if document is not None or await store.last_event(run) is not None:
+            return document
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
+    raise UnknownRun(run)
 
 
 async def requested(
