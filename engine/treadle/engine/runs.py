@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from treadle.engine.core.apply import RunEvent, apply, forget_applied, request
+from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.signals import APPLIED_SOFT_MAX
@@ -207,6 +208,8 @@ class Runs:
                 return False
             if version is not None and folded is version.run:
                 if is_fresh:
+                    if _is_behind(version.run, facts):
+                        return False
                     break
                 # Another engine may have written since: "it changes nothing" has to be true
                 # of the document as it stands, or the event is lost.
@@ -266,3 +269,13 @@ class Runs:
             "unknown_run", pending.subject, pending.moment, pending.data, failure
         )
         pending.ack()
+
+
+def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
+    """True when a step with a register has no entry: a deposed leader has answered, with a
+    document older than the register. The events have to be looked at again."""
+    return not run.is_terminal and any(
+        fact.step not in run.steps
+        for fact, _ in facts
+        if isinstance(fact, StepEnded | StepParked | StepResumed)
+    )
