@@ -66,11 +66,13 @@ def run_with(
             await js.ensure_stream({"name": "Q", "subjects": ["q.>"]})
             await js.ensure_consumer("Q", "c", CONSUMER)
             reader = Reader()
-            await body(js, reader)
-            await reader.puller.stop()
-            assert reader.puller.requested == 0
-            assert reader.violations == []
-            await js.api("STREAM.DELETE.Q")
+            try:
+                await body(js, reader)
+                await reader.puller.stop()
+                assert reader.puller.requested == 0
+                assert reader.violations == []
+            finally:
+                await js.api("STREAM.DELETE.Q")
 
     asyncio.run(main())
 

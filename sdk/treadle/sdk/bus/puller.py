@@ -29,6 +29,8 @@ EXPIRES_S = 3.0
 go on swallowing messages until they expire."""
 HEARTBEAT_S = 1.0
 _HEARTBEATS_MISSED_MAX = 3
+_QUIET_S = 0.2
+"""Without a delivery for so long, none is on its way."""
 _RETRY_S_FIRST = 0.05
 _RETRY_S_MAX = 2.0
 _HEARTBEAT = 100
@@ -118,6 +120,7 @@ class Puller:
         self._expires_ns = int(expires_s * 1e9)
         self._heartbeat_s = heartbeat_s
         self._seen_at = 0.0
+        self._delivered_at = 0.0
         self._inbox: Subscription | None = None
         """None while the puller moves from one inbox to the next: no pulls."""
         self._trouble = asyncio.Event()
@@ -137,7 +140,12 @@ class Puller:
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Pull no more; when this returns, all that was sent here has been delivered."""
+        """Pull no more; when this returns, all that was sent here has been delivered.
+
+        While messages flow, what was asked for is still taken: the server counts a message as
+        delivered a moment before it sends it, and one that is sent after the unsubscribe is lost
+        until its time is up.
+        """
         self._stopping = True
         self._trouble.set()
         if self._forget_reconnect is not None:
@@ -147,12 +155,19 @@ class Puller:
             if self._repairing:
                 self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        deadline = self._loop.time() + self._expires_ns / 1e9
+        while self._is_flowing() and self._loop.time() < deadline:
+            await asyncio.sleep(_QUIET_S / 10)
         await self._close_inbox()
 
     def finished(self, n: int = 1) -> None:
         """Give back the credit of so many deliveries."""
         self.in_hand -= n
         self._pull()
+
+    def _is_flowing(self) -> bool:
+        quiet_s = self._loop.time() - self._delivered_at
+        return self.requested > 0 and quiet_s < _QUIET_S and self._connection.is_connected
 
     # ---------------------------------------------------------------- pull, receive
 
@@ -183,6 +198,7 @@ class Puller:
         if not reply.startswith(b"$JS.ACK."):
             self._status(headers)
             return
+        self._delivered_at = self._seen_at
         self._retry_s = _RETRY_S_FIRST
         self.requested -= 1
         self.in_hand += 1
@@ -224,6 +240,8 @@ class Puller:
                 if not self._connection.is_connected:
                     continue
                 _log.warning("bus.heartbeats-missed consumer=%s for_s=%.1f", self._name, silent_s)
+            if self._stopping:
+                return
             self._trouble.clear()
             await self._recover()
 
