@@ -287,6 +287,29 @@ def test_subscriptions_are_restored_and_readers_are_told(
     run(main())
 
 
+def test_a_subscription_that_is_not_to_be_restored_ends_with_its_connection(
+    own_server: NatsServer, eventually: Eventually
+) -> None:
+    async def main() -> None:
+        async with await opened(own_server) as connection:
+            got: list[bytes] = []
+            passing = connection.subscribe_raw(
+                "t16", lambda _s, _r, _h, data: got.append(data), restored=False
+            )
+            connection.publish("t16", b"before")
+            await connection.flush()
+            own_server.kill()
+            await eventually(lambda: not connection.is_connected)
+            own_server.restart()
+            await eventually(lambda: connection.is_connected)
+            connection.publish("t16", b"after")
+            await connection.flush()
+            assert got == [b"before"]
+            await passing.unsubscribe()
+
+    asyncio.run(main())
+
+
 def test_an_outage_is_logged_in_two_lines_without_a_traceback(
     own_server: NatsServer, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:

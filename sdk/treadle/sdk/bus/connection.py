@@ -78,6 +78,8 @@ class Connection:
         self._flushes: set[asyncio.Future[None]] = set()
         self._handlers: dict[bytes, RawHandler] = {}
         self._subscriptions: dict[int, str] = {}
+        self._passing: set[int] = set()
+        """Subscriptions that are not restored."""
         self._sid = 0
         self._parser = FrameParser(self._handlers)
         self._reconnect_callbacks: list[Callable[[], None]] = []
@@ -265,17 +267,25 @@ class Connection:
             pass  # It will be restored by the reconnect.
         return subscription
 
-    def subscribe_raw(self, subject: str, handler: RawHandler) -> Subscription:
-        """Subscribe without waiting for the server; the handler takes undecoded parts."""
+    def subscribe_raw(
+        self, subject: str, handler: RawHandler, *, restored: bool = True
+    ) -> Subscription:
+        """Subscribe without waiting for the server; the handler takes undecoded parts.
+
+        One that is not ``restored`` ends with the connection it was made on.
+        """
         self._sid += 1
         self._handlers[b"%d" % self._sid] = handler
         self._subscriptions[self._sid] = subject
+        if not restored:
+            self._passing.add(self._sid)
         self._send_line(f"SUB {subject} {self._sid}\r\n")
         return Subscription(subject, partial(self._unsubscribe, self._sid))
 
     async def _unsubscribe(self, sid: int) -> None:
         if self._subscriptions.pop(sid, None) is None:
             return
+        self._passing.discard(sid)
         self._send_line(f"UNSUB {sid}\r\n")
         try:
             await self.flush()
@@ -314,6 +324,9 @@ class Connection:
         info: dict[str, Any] = self._link.server_info
         self.max_payload_bytes = int(info.get("max_payload", 0))
         self.server_version = str(info.get("version", ""))
+        for sid in self._passing:
+            del self._subscriptions[sid], self._handlers[b"%d" % sid]
+        self._passing.clear()
         for sid, subject in self._subscriptions.items():
             self._send_line(f"SUB {subject} {sid}\r\n")
         self._write_now()

@@ -270,7 +270,8 @@ class Puller:
 
     def _open_inbox(self) -> None:
         subject = f"{self._connection.inbox_prefix}p.{new_nonce()}"
-        self._inbox = self._connection.subscribe_raw(subject, self._arrived)
+        # Not restored: pulls of the lost connection would find it and deliver into the change.
+        self._inbox = self._connection.subscribe_raw(subject, self._arrived, restored=False)
         self._pull()
 
     async def _close_inbox(self) -> None:
