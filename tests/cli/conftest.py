@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from treadle.cli.main import main
+from treadle.sdk.client import requests
 from treadle.sdk.settings import Settings
 
 
@@ -59,6 +60,7 @@ def treadle(
     """``treadle("run", "list", code=0)``: call the entry point, in an empty directory."""
     for name, value in environment(settings).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(requests, "UNKNOWN_LOOKS_S", (0.001,))
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, code: int = 0, stdin: str = "") -> Done:

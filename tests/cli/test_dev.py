@@ -1,139 +1,222 @@
-"""``treadle dev`` as its user meets it: the README's own lines, in real processes.
+"""``treadle dev``, ``treadle engine`` and ``treadle worker`` as processes, end to end.
 
-The story saves, breaks and mends the file, kills the worker, and asks what is left at the end.
+Each test watches what the command prints; no sleeping, a bound on every wait.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.cli.conftest import environment
 
+from treadle.cli import exits
 from treadle.sdk.presence import is_process_alive
+from treadle.sdk.settings import Settings
 
-README = Path(__file__).parents[2] / "README.md"
-WAIT_S = 30.0
+APP = """
+from treadle.sdk import Workflow
+from treadle.worker import LoopContext, Worker
+
+workflow = Workflow("count")
+workflow.agent_loop("loop", "count", max_iterations=5)
+worker = Worker()
+
+@worker.handler("count")
+async def count(ctx: LoopContext):
+    return ctx.complete("GREETING") if ctx.iteration == 2 else ctx.continue_(None)
+"""
 
 
-def first_example() -> str:
-    """Return the first Python block of the README."""
-    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found is not None
-    return found.group(1)
+class Command:
+    """A running command, and the lines it has printed."""
 
-
-class Dev:
-    """A running ``treadle dev app.py`` in a directory of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.app = directory / "app.py"
-        self.app.write_text(first_example())
-        self.log = directory / "dev.log"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "treadle.cli", "dev", "app.py", "--port", str(self.port)],
-                cwd=directory,
-                env=environment(None),
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-
-    def wait(self, what: str, is_it: Callable[[], object]) -> None:
-        """Wait for a condition; fail with the log if it does not come."""
-        deadline = time.monotonic() + WAIT_S
-        while not is_it():
-            assert time.monotonic() < deadline, f"{what} did not come:\n{self.text}"
-            assert self.process.poll() is None, f"dev ended:\n{self.text}"
-            time.sleep(0.05)
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def ready(self) -> int:
-        """How often a worker has become ready."""
-        return self.text.count("worker.ready")
-
-    def worker(self) -> int:
-        """The pid of the newest worker."""
-        return int(re.findall(r"name=\S*?-(\d+) ", self.text)[-1])
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another ``treadle`` in the same directory."""
-        return subprocess.run(
+    def __init__(self, *arguments: str, cwd: Path, settings: Settings | None) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "treadle.cli", *arguments],
-            cwd=self.directory,
-            env=environment(None),
-            capture_output=True,
+            env=environment(settings),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=WAIT_S,
-            check=False,
         )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ""))
+
+    def says(self, text: str, *, times: int = 1, within_s: float = 30) -> str:
+        """Wait until it has said this so often; return the last such line."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = [line for line in list(self.lines) if text in line]
+            return len(found) >= times
+
+        until(look, within_s, lambda: f"{text!r} x{times} not in:\n{''.join(self.lines)}")
+        return found[-1]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self._reader.join(10)
+        return code
+
+    def children(self) -> list[int]:
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+
+def until(condition: Callable[[], bool], within_s: float, what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+Start = Callable[..., Command]
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Iterator[Dev]:
-    started = Dev(tmp_path)
-    yield started
-    if started.process.poll() is None:
-        started.process.terminate()
-        started.process.wait(WAIT_S)
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start commands in the test's directory; all are ended with the test."""
+    started: list[Command] = []
+
+    def start(*arguments: str, settings: Settings | None = None) -> Command:
+        started.append(Command(*arguments, cwd=tmp_path, settings=settings))
+        return started[-1]
+
+    yield start
+    for command in reversed(started):
+        if command.process.poll() is None:
+            command.end(signal.SIGINT)
+        assert command.process.stdout is not None
+        command.process.stdout.close()
 
 
-def test_the_lines_of_the_readme_survive_a_killed_worker_a_syntax_error_and_a_reload(
-    dev: Dev,
-) -> None:
-    dev.wait("the worker", lambda: dev.ready() == 1)
-    started = dev.run("run", "start", "countdown", "--input", "3", "--id", "r1")
-    assert started.stdout == "r1\n"
-    dev.wait("an iteration", lambda: "iteration 1, attempt 1" in dev.text)
-    os.kill(dev.worker(), signal.SIGKILL)
-    dev.wait("another worker", lambda: dev.ready() == 2)
-    assert json.loads(dev.run("run", "result", "r1").stdout) == "lift-off"
-    assert "attempt 2" in dev.text
-
-    dev.app.write_text(first_example() + "\ndef (\n")
-    dev.wait("the mistake", lambda: "invalid syntax" in dev.text)
-    dev.app.write_text(first_example().replace("lift-off", "landed"))
-    dev.wait("the mended worker", lambda: dev.ready() == 3)
-    again = dev.run("run", "start", "countdown", "--input", "0", "--wait")
-    assert json.loads(again.stdout) == "landed"
-
-    children = [*map(int, re.findall(r"name=\S*?-(\d+) ", dev.text)), dev.process.pid]
-    dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(WAIT_S) in (0, 130)
-    assert not any(map(is_process_alive, children))
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", dev.port)) != 0  # Its server is gone too.
-
-
-def test_a_port_in_use_is_a_clear_error(dev: Dev, tmp_path: Path) -> None:
-    dev.wait("the server", lambda: "worker.ready" in dev.text)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "app.py").write_text(first_example())
-    failed = subprocess.run(
-        [sys.executable, "-m", "treadle.cli", "dev", "app.py", "--port", str(dev.port)],
-        cwd=other,
+def result(cwd: Path, greeting: str) -> None:
+    """Start a run as another terminal would, and expect its result."""
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle.cli", "run", "start", "count", "--wait", "--json"],
         env=environment(None),
+        cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=40,
         check=False,
     )
-    assert failed.returncode == 4
-    assert f"port {dev.port}" in failed.stderr and "in use" in failed.stderr
+    assert done.returncode == exits.OK, done
+    told: dict[str, Any] = msgspec.json.decode(done.stdout)
+    assert (told["status"], told["result"]) == ("completed", greeting)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the children from /proc")
+def test_dev_serves_reloads_survives_a_syntax_error_and_ends_all_it_started(
+    start: Start, tmp_path: Path
+) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(APP)
+    dev = start("dev", "app.py")
+    assert "sync 1s" in dev.says("server  nats://127.0.0.1:")
+    dev.says("ready; workflows: count")
+    result(tmp_path, "GREETING")
+
+    # A file elsewhere, as an agent's handler may write it, changes nothing.
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "edited.py").write_text("x = 1")
+    app.write_text(APP + "def broken(:\n")
+    dev.says("app.py changed")
+    dev.says("invalid syntax")
+    dev.says("waiting for the next change")
+    assert not any("edited.py" in line for line in dev.lines)
+    app.write_text(APP.replace("GREETING", "changed"))
+    dev.says("worker.ready", times=2)
+    result(tmp_path, "changed")
+
+    second = start("dev", "app.py")
+    assert second.process.wait(30) == exits.USAGE
+    assert "already runs" in second.says("error:")
+
+    pids = dev.children()
+    assert len(pids) == 3
+    assert dev.end(signal.SIGTERM) == exits.OK
+    assert not any(is_process_alive(pid) for pid in pids)
+    assert not (tmp_path / ".treadle" / "dev.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_a_killed_worker_is_replaced_and_a_killed_dev_leaves_nothing_behind(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    port = str(free_port())
+    dev = start("dev", "app.py", "--port", port, "--sync", "always", "--json")
+    ready = msgspec.json.decode(dev.says('"event":"dev.ready"'))
+    assert ready["workflows"] == ["count"]
+    worker = int(dev.says("worker.ready").partition("name=")[2].split()[0].rpartition("-")[2])
+    os.kill(worker, signal.SIGKILL)
+    dev.says("ended with signal 9; starting again")
+    dev.says("worker.ready", times=2)
+    result(tmp_path, "GREETING")
+    pids = dev.children()
+    assert len(pids) == 3
+    dev.end(signal.SIGKILL)
+    until(lambda: not any(map(is_process_alive, pids)), 20, lambda: f"alive of {pids}")
+
+    assert ready["url"].endswith(f":{port}")
+    again = start("dev", "app.py", "--port", port)
+    again.says("ready; workflows: count")
+    result(tmp_path, "GREETING")
+    (tmp_path / "other").mkdir()
+    other = Command(
+        "dev", str(tmp_path / "app.py"), "--port", port, cwd=tmp_path / "other", settings=None
+    )
+    assert other.process.wait(30) == exits.SERVER
+    assert f"port {port} of 127.0.0.1 is in use" in other.says("error:")
+    assert other.process.stdout is not None
+    other.process.stdout.close()
+    assert again.end(signal.SIGINT) == exits.OK
+
+
+def test_engine_and_worker_stop_on_sigterm_and_a_worker_may_be_first(
+    start: Start, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP + "workflow.task('extra', 'served-elsewhere')\n")
+    worker = start("worker", "app.py", settings=settings)
+    worker.says("no handler for it")
+    worker.says("waiting for an engine")
+    engine = start("engine", "--json", settings=settings)
+    engine.says('"message":"engine.ready')
+    worker.says("worker.ready")
+    assert worker.end() == engine.end() == exits.OK
+    assert all(msgspec.json.decode(line)["time_ms"] for line in engine.lines)
+
+
+def test_a_worker_without_handlers_or_file_is_bad_input(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("from treadle.worker import Worker\nworker = Worker()\n")
+    idle = start("worker", "idle.py", "--url", "nats://127.0.0.1:9")
+    missing = start("worker", "missing.py")
+    assert idle.process.wait(30) == missing.process.wait(30) == exits.USAGE
+    assert "no handlers" in idle.says("error:")
+    assert "missing.py is not a file" in missing.says("error:")

@@ -73,6 +73,24 @@ def test_a_process_exits_with_the_code_and_keeps_both_outputs_apart(
     assert told.json["error"]["type"] == "UserError" and told.err == ""
 
 
+def test_a_reader_who_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(
+        "from treadle.sdk import Workflow\n"
+        "flows = [Workflow(f'w{n}') for n in range(3000)]\n"
+        "for flow in flows:\n    flow.task('only')\n    globals()[flow.name] = flow\n"
+    )
+    validate = [sys.executable, "-m", "treadle.cli", "workflow", "validate", "flow.py"]
+    command = subprocess.Popen(
+        validate, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.readline()
+    command.stdout.close()
+    told = command.stderr.read()
+    command.stderr.close()
+    assert (command.wait(20), told) == (exits.OK, b"")
+
+
 def test_help_does_not_wait_for_the_client_or_the_bus() -> None:
     heavy = "{'nats', 'msgspec', 'rich', 'treadle.sdk', 'treadle.engine', 'treadle.worker'}"
     code = f"import sys, treadle.cli.main; print({heavy} & set(sys.modules))"

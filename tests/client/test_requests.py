@@ -39,6 +39,7 @@ def test_a_start_is_durable_while_no_engine_is_up(own_server: NatsServer, namesp
         await asyncio.to_thread(own_server.restart)
         view = await run.get()
         assert (view.status, view.workflow, view.metadata) == ("requested", "flow", {"for": "ana"})
+        assert [step.status for step in view.steps] == ["waiting", "waiting"]
         assert "requested, not yet taken by an engine" in [note.text for note in view.notes]
         assert "treadle engine" in [note.command for note in view.notes]
         assert [view.id for view in await stage.client.list()] == ["r1"]

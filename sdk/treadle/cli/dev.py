@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from treadle.cli.children import Child
 from treadle.cli.dev_file import DevFile
 from treadle.cli.reload import changes
 from treadle.sdk.client import Client
-from treadle.sdk.errors import ServerError, UserError
+from treadle.sdk.errors import ServerError, ServerUnavailable, UserError
 from treadle.sdk.server import NatsServer, Sync
 from treadle.sdk.settings import DEFAULT_URL, DEV_FILE, Settings
 
@@ -67,18 +66,13 @@ def _start_server(root: Path, port: int | None, sync: str) -> NatsServer:
     # From the main thread: on Linux the server ends with the thread that started it.
     how: Sync = "always" if sync == "always" else "1s" if sync == "1s" else "2m"
     store = root / DEV_FILE.parent / "nats"
-    wanted = port if port is not None else (PORT if _is_free(PORT) else 0)
-    return NatsServer.start(store, port=wanted, sync=how, http=True)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    try:
+        return NatsServer.start(store, port=port or PORT, sync=how, http=True)
+    except ServerUnavailable:
+        if port is not None:
+            raise
+    # The usual port is taken; other commands of this directory find any other one as well.
+    return NatsServer.start(store, sync=how, http=True)
 
 
 class _Dev:

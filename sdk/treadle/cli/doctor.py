@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from treadle.cli import exits, output
 from treadle.cli.doctor_checks import Check, examine
@@ -28,15 +27,6 @@ def run_doctor(
 
 
 def _print(check: Check) -> None:
-    mark = f"{check.status:<4}"
-    if sys.stdout.isatty():
-        from rich.text import Text
-
-        line = Text.assemble(
-            (mark, output.STYLES[check.status]), f"  {check.name:<10} {check.text}"
-        )
-        output.console().print(line, soft_wrap=True)
-    else:
-        output.say(f"{mark}  {check.name:<10} {check.text}")
+    output.say(f"{check.status:<4}  {check.name:<10} {check.text}", output.STYLES[check.status])
     if check.remedy:
-        output.say(f"      {'':<10} → {check.remedy}")
+        output.say(f"{'':<17}→ {check.remedy}")

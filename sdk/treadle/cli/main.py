@@ -5,7 +5,6 @@ Commands import what they need when they run, so that help and mistakes answer a
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -98,10 +97,6 @@ def main(arguments: list[str] | None = None) -> None:
         code = _usage(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         code = exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`). What Python still holds must go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = exits.OK
     except Exception as error:  # noqa: BLE001 — the outermost boundary: the rest is a bug
         code = exits.code_of(error)
         output.report(error, as_json=as_json, with_traceback=code == exits.BUG)
@@ -111,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _usage(error: typer.TyperException, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "treadle"
-    text = f"{error.format_message()} Usage: `{command} --help`."
+    text = f"{error.format_message().rstrip('.')}. Usage: `{command} --help`."
     if as_json:
         output.emit({"error": {"type": "UsageError", "message": text, "command": command}})
     elif not error.format_message():

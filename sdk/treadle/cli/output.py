@@ -6,10 +6,15 @@ standard output as ``{"error": {"type", "message", ...}}``. Remarks go to standa
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+from treadle.cli import exits
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,17 +52,18 @@ def emit(value: Any) -> None:
     """Print one JSON line."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
+    _write(msgspec.json.encode(value).decode() + "\n")
 
 
 def say(text: str, style: str = "") -> None:
     """Print a line of result."""
     if style and sys.stdout.isatty():
-        console().print(text, style=style, soft_wrap=True)
+        out = console()
+        with out.capture() as captured:
+            out.print(text, style=style, soft_wrap=True)
+        _write(captured.get())
     else:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        _write(f"{text}\n")
 
 
 def remark(text: str) -> None:
@@ -75,16 +81,24 @@ def notes(items: Sequence[Note]) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in aligned columns; known status words get their colour."""
+    """Print rows in aligned columns; known status words get their colour.
+
+    On a narrow terminal the last column wraps and the others stay whole.
+    """
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")
-    for heading in headings:
-        grid.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for index, heading in enumerate(headings):
+        widest = max([len(heading), *(len(row[index]) for row in rows)])
+        is_last = index == len(headings) - 1
+        grid.add_column(heading, no_wrap=not is_last, min_width=None if is_last else widest)
     for row in rows:
         grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    console().print(grid)
+    out = console()
+    with out.capture() as captured:
+        out.print(grid)
+    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def error_of(error: BaseException) -> dict[str, Any]:
@@ -116,3 +130,14 @@ def report(error: BaseException, *, as_json: bool, with_traceback: bool = False)
         console(sys.stderr).print(text, style="red", soft_wrap=True)
     else:
         remark(text)
+
+
+def _write(text: str) -> None:
+    """Write to standard output; a reader who has seen enough (`| head`) ends the command well."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as exc:
+        # What Python still holds must go nowhere, or the exit would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(exits.OK) from exc

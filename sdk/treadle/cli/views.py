@@ -125,7 +125,7 @@ def _doing(step: StepView) -> str:
         case "parked":
             text = f"parked {age(_now_ms() - step.since_ms)} ago"
         case "awaiting_signal":
-            text = f"waits for signal {step.signal} since {age(_now_ms() - step.since_ms)}"
+            text = f"waits {age(_now_ms() - step.since_ms)} for signal {step.signal}"
         case "":
             text = ""
     if failed and step.doing and step.status == "active":

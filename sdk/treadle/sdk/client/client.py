@@ -192,7 +192,9 @@ class Client:
             found = await requests.requested(self._store, run, None)
             if found is None:  # Early signals for a run that nobody has started.
                 raise UnknownRun(run)
-            return of_request(run, *found, presence)
+            event, time_ms = found
+            definition = await self._store.definition(event.workflow, event.definition)
+            return of_request(run, event, time_ms, definition, presence)
         definition = await self._store.definition(document.workflow, document.definition)
         registers = {} if definition is None else await self._registers(document, definition)
         return of_document(document, definition, registers, presence)

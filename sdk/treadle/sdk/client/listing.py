@@ -54,4 +54,4 @@ async def _requested(store: Store) -> AsyncIterator[RunView]:
             run = s.parse_event(stored.subject).run
             if isinstance(event, RunRequested) and run not in seen:
                 seen.add(run)
-                yield of_request(run, event, stored.time_ms, None)
+                yield of_request(run, event, stored.time_ms, None, None)

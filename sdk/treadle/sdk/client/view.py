@@ -106,18 +106,24 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def of_request(
-    run: str, requested: RunRequested, time_ms: int, presence: Sequence[WorkerPresence] | None
+    run: str,
+    requested: RunRequested,
+    time_ms: int,
+    definition: WorkflowDefinition | None,
+    presence: Sequence[WorkerPresence] | None,
 ) -> RunView:
     """Return the view of a run that no engine has taken yet; without presence, without notes."""
     notes: tuple[Note, ...] = ()
     if presence is not None:
         notes = (Note("requested, not yet taken by an engine"), *_engine_notes(presence))
+    steps = definition.steps if definition else ()
     return RunView(
         id=run,
         workflow=requested.workflow,
         status="requested",
         definition=requested.definition,
         requested_ms=time_ms,
+        steps=tuple(_step_view(step.id, step, None, None) for step in steps),
         metadata=requested.metadata,
         notes=notes,
     )
