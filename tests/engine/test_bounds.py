@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop
 
 from treadle.sdk import NonRetryable, Retry, Retryable, RunFailed, Workflow
-from treadle.sdk.messages import Ended, Parked
+from treadle.sdk.messages import Ended, Parked, Task
 from treadle.worker import LoopContext, SyncLoopContext, TaskContext, Worker
 from treadle.worker.verdict import Complete, Continue
 
@@ -333,5 +334,43 @@ def test_a_loop_stops_when_a_step_beside_it_fails(play: Play) -> None:
         after = len(seen)
         await stand.quiet(0.5)
         assert len(seen) <= after + 1  # At most the one that was under way.
+
+    play(story)
+
+
+def test_a_resume_that_nobody_told_the_document_is_told_when_it_is_delivered_again(
+    play: Play,
+) -> None:
+    """Its engine died after it moved the register, and the loop has moved on since."""
+
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        await stand.client.start(loop(max_iterations=1, on_limit="park"), 0, id="run")
+        first = await stand.holds(Task)
+        await stand.continues(first.token, 1)
+        await stand.status("run", "parked")
+        parked = await stand.holds(Parked)
+        await stand.stop(engine)
+
+        await stand.client.resume("run", add_iterations=9)
+        assert isinstance(parked.register, Parked)
+        # What that engine and its successor stored: the resumed task, then the next iteration.
+        resumed = msgspec.structs.replace(
+            parked.register.task, parent="e3", max_iterations=10, iteration=2
+        )
+        moved = await stand.js.attempt(
+            stand.register_subject(), msgspec.json.encode(resumed), expected=parked.token
+        )
+        assert isinstance(moved, int)
+        resumed = msgspec.structs.replace(resumed, parent="e99", iteration=3)
+        moved = await stand.js.attempt(
+            stand.register_subject(), msgspec.json.encode(resumed), expected=moved
+        )
+        assert isinstance(moved, int)
+
+        await stand.engine()
+        await stand.status("run", "running")
+        await stand.completes(moved, "done", iteration=3)
+        assert await stand.client.result("run", timeout_s=10) == "done"
 
     play(story)

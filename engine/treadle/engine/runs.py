@@ -167,16 +167,16 @@ class Runs:
                 continue
             address = RegisterAddress(version.run.domain, version.run.run, step_id, step.type)
             placed = await self._registers.read(address)
-            if placed is None:
-                continue
-            if placed.register.parent != pending.moment.id:
-                if not isinstance(placed.register, Parked):
-                    continue
+            was_parked = placed is not None and isinstance(placed.register, Parked)
+            if was_parked:
                 await self._steps.handle(address, event, pending.moment, pending.deliveries)
                 placed = await self._registers.read(address)
-                if placed is None or placed.register.parent != pending.moment.id:
-                    continue
-            facts.append((resumed_fact(step_id, placed), pending.moment))
+            if placed is None or isinstance(placed.register, Parked | Ended):
+                continue
+            # It moves; and it may have moved on since, before anyone told the document.
+            is_ours = placed.register.parent == pending.moment.id
+            if was_parked or is_ours or entry.status == "parked":
+                facts.append((resumed_fact(step_id, placed), pending.moment))
         return facts
 
     async def _timer(
