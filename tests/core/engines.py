@@ -74,7 +74,7 @@ def _settle(
             return _told(step_id, placed, event)
         new = advance(step, placed, event, moment)
         if new is placed.register:
-            return []
+            return _missed(world, step_id, placed, event)
         head = event.head if isinstance(event, Settle) else world.heads[step_id]
         yield
         if world.put_register(step_id, new, head):
@@ -83,6 +83,16 @@ def _settle(
             # The token stands, the head moved: two executions, and neither is believed.
             common = {"step": step_id, "type": step.type, "token": placed.sequence}
             event = TaskLost(**common)
+
+
+def _missed(world: World, step_id: str, placed: Placed, event: Any) -> list[RunEvent]:
+    """A resume whose engine died before it told the document, when the step has moved on since."""
+    assert world.document is not None
+    is_parked = world.document.steps[step_id].status == "parked"
+    moves = not isinstance(placed.register, Parked | Ended)
+    if isinstance(event, ResumeRequested) and is_parked and moves:
+        return [StepResumed(step_id, placed.register.parent, placed.sequence)]
+    return []
 
 
 def _told(step_id: str, placed: Placed, event: Any) -> list[RunEvent]:

@@ -123,19 +123,19 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
     return st.one_of(task_steps(), loop_steps())
 
 
-_kinds = st.sampled_from(("task", "task", "agent_loop", "signal"))
+KINDS = ("task", "task", "agent_loop", "signal")
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
     """Workflows of one to six steps with any edges that make no cycle, written in any order."""
     steps: list[Step] = []
     for step_id in STEP_IDS[: draw(st.integers(1, len(STEP_IDS)))]:
         # Each bit says whether the step waits for that earlier one.
         edges = draw(st.integers(0, 2 ** len(steps) - 1))
         after = tuple(step.id for i, step in enumerate(steps) if edges >> i & 1)
-        match draw(_kinds):
+        match draw(st.sampled_from(kinds)):
             case "task":
                 steps.append(TaskStep(id=step_id, after=after, type="work"))
             case "agent_loop":
@@ -146,7 +146,7 @@ def plans(draw: st.DrawFn) -> Plan:
                     max_iterations=draw(st.integers(1, 3)),
                     max_duration_s=draw(_timeouts_s),
                     retry=draw(st.sampled_from((Retry(), Retry(max_attempts=2)))),
-                    on_limit=draw(st.sampled_from(("park", "fail", "wrap_up"))),
+                    on_limit=draw(st.sampled_from(("park", "park", "fail", "wrap_up"))),
                 )
                 steps.append(loop)
             case _:

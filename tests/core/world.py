@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tests.core.engines import handle
+from tests.core import engines
 from tests.core.strategies import EPOCH_MS, RUN
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
@@ -24,7 +24,9 @@ from treadle.sdk.messages import (
     Ended,
     Failure,
     Inline,
+    Parked,
     Register,
+    ResumeRequested,
     RunRequested,
     SignalReceived,
     StepCompleted,
@@ -184,20 +186,24 @@ class World:
 
     def engine(self, event_id: str) -> Generator[None, None, None]:
         """An engine takes an event."""
-        return handle(self, *self.log[event_id])
+        return engines.handle(self, *self.log[event_id])
+
+    def handle(self, event_id: str) -> None:
+        """One engine handles an event without interruption."""
+        for _ in self.engine(event_id):
+            pass
 
     def handle_all(self) -> None:
         """One engine handles all events, in their order."""
         for event_id in list(self.unacked):
-            for _ in self.engine(event_id):
-                pass
+            self.handle(event_id)
 
     # ---------------------------------------------------------------- what always holds
 
     def check(self) -> None:
         """Assert the promises about what is stored."""
         for step_id, values in self.history.items():
-            self._check_chain(values)
+            self._check_chain(self.plan.steps[step_id], values)
             assert all(not isinstance(value, Ended) for value in values[:-1])
             assert self.document is not None
             assert step_id in self.document.steps, "no register of a step that has not started"
@@ -214,9 +220,11 @@ class World:
         }
         assert len(self.must_count) <= run.signals_received <= len(sent)
 
-    def _check_chain(self, values: list[Register]) -> None:
+    def _check_chain(self, step: Step, values: list[Register]) -> None:
         """Each iteration is committed once, in order, from the input of the one before."""
         inputs: list[bytes] = []
+        asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
+        most = getattr(step, "max_iterations", 1) + sum(event.add_iterations for event in asked)
         for value in values:
             if isinstance(value, Ended):
                 if value.outcome == "completed":
@@ -229,8 +237,26 @@ class World:
             if task.iteration == len(inputs):
                 assert not inputs or self.made_from[read] == inputs[-1]
                 inputs.append(read)
+            assert task.max_iterations <= most, "a request raises a bound once"
             assert (task.iteration, read) == (len(inputs) - 1, inputs[-1])
             assert task.iteration <= task.max_iterations
+
+    def check_rest(self) -> None:
+        """Assert what is true when every event was handled: document and registers agree."""
+        self.check()
+        assert self.document is not None
+        if self.document.is_terminal:
+            return
+        for step_id, placed in self.registers.items():
+            entry = self.document.steps[step_id]
+            match placed.register:
+                case Ended() as register:
+                    assert (entry.status, entry.iterations) == ("completed", register.iterations)
+                case Parked() as register:
+                    assert entry.status == "parked"
+                    assert (entry.failure and entry.failure.type) == register.reason
+                case _:
+                    assert entry.status == "active"
 
     def check_end(self) -> None:
         """Assert what is true when the run has ended and everybody has come to rest."""
