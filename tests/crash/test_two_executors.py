@@ -74,10 +74,10 @@ def test_of_two_executors_of_one_token_one_counts(play: Play, saves: bool) -> No
         first = stage.worker(concurrency=1)
         await stage.start(iterations=3, wait_at=0, saves=saves)
         await stage.begun(1)
-        second = stage.worker(concurrency=1)
-        await second.said("worker.ready")
         name = stage.subjects.worker_consumer("link")
         await stage.js.api(f"CONSUMER.DELETE.{stage.subjects.steps_stream}.{name}")
+        # Only now: one made anew while the server still deletes may inherit what was given out.
+        second = stage.worker(concurrency=1)
         await stage.begun(2)
         stage.open_gate()
         begins = [each for each in stage.effects() if each["kind"] == "begin"][:2]
