@@ -127,8 +127,13 @@ class NatsLink(Client):
         try:
             await super()._process_connect_init()
         except (ValueError, AssertionError) as exc:
+            self.abort()
             # Only errors of its own kind make nats-py try the next server.
             raise errors.Error(f"nats: handshake failed: {exc!r}") from exc
+        except BaseException:
+            # Nats-py goes on to the next server and would leave this socket open.
+            self.abort()
+            raise
         # No await between the server's PONG and here: nobody saw a connection without the tap.
         transport = self._socket_transport()
         if transport is None:
