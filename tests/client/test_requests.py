@@ -28,6 +28,7 @@ from treadle.sdk.messages import Failure
 from treadle.sdk.run import StepEntry
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
+from treadle.sdk.spending import SpendingLimits, Spent
 
 
 def test_a_start_is_durable_while_no_engine_is_up(own_server: NatsServer, namespace: str) -> None:
@@ -216,6 +217,10 @@ def test_a_run_that_is_not_parked_cannot_be_resumed(settings: Settings) -> None:
             await stage.client.resume("r1", "first", add_iterations=1)
         with pytest.raises(UserError, match="add_iterations is -1"):
             await stage.client.resume("r1", add_iterations=-1)
+        with pytest.raises(UserError, match="add_iteration cannot be raised"):
+            await stage.client.resume("r1", add_iteration=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        with pytest.raises(UserError, match="add_cost_usd is nan"):
+            await stage.client.resume("r1", add_cost_usd=float("nan"))
 
     play(settings, story)
 
@@ -227,12 +232,20 @@ def test_a_run_that_is_not_parked_cannot_be_resumed(settings: Settings) -> None:
         ("max_iterations", {"max_iterations": 5}, {"max_iterations": 6}),
         ("max_duration", {"add_iterations": 9}, {"add_duration": timedelta(seconds=3)}),
         ("max_duration", {"max_duration": timedelta(seconds=9)}, {"max_duration": timedelta(9)}),
+        ("max_tool_calls", {"add_iterations": 9}, {"add_tool_calls": 1}),
+        ("max_tokens", {"max_total_tokens": 80}, {"max_total_tokens": 101}),
+        ("max_cost", {"add_tool_calls": 9}, {"add_cost_usd": 0.01}),
     ],
 )
 def test_a_resume_that_would_stop_at_the_same_bound_is_refused(
     settings: Settings, reason: str, too_little: dict[str, int], enough: dict[str, int]
 ) -> None:
     is_count = reason == "max_iterations"
+    limits = {
+        "max_tool_calls": SpendingLimits(tool_calls=7),
+        "max_tokens": SpendingLimits(total_tokens=100),
+        "max_cost": SpendingLimits(cost_micro_usd=5),
+    }
 
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())
@@ -243,7 +256,9 @@ def test_a_resume_that_would_stop_at_the_same_bound_is_refused(
             iteration=5 if is_count else 2,
             max_iterations=5,
             started_ms=1_000,
-            deadline_ms=0 if is_count else 10_000,
+            deadline_ms=10_000 if reason == "max_duration" else 0,
+            limits=limits.get(reason, SpendingLimits()),
+            spent=Spent(tool_calls=7, input_tokens=60, output_tokens=40, cost_micro_usd=5),
         )
         await stage.register("r1", "loop", "think", register)
         view = await stage.client.get("r1")

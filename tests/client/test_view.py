@@ -9,9 +9,19 @@ import msgspec
 from tests.client.stage import chain, done, parked, task
 
 from treadle.sdk import Workflow
+from treadle.sdk.client.notes import Note
 from treadle.sdk.client.view import Held, of_document
-from treadle.sdk.messages import Delayed, Ended, Failure, Sleeping, WorkerPresence
+from treadle.sdk.messages import (
+    Beat,
+    Delayed,
+    Ended,
+    Failure,
+    Register,
+    Sleeping,
+    WorkerPresence,
+)
 from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.spending import Spent
 
 ENGINE = WorkerPresence(incarnation="e", role="engine")
 WORKER = WorkerPresence(incarnation="w", types=("think",))
@@ -59,10 +69,61 @@ def test_an_ended_register_is_believed_before_its_document() -> None:
 def test_what_nobody_serves_is_told() -> None:
     assert _notes(ACTIVE, ENGINE, WORKER) == []
     assert _notes(ACTIVE, WORKER) == ["no engine is running, so nothing moves"]
-    unserved = "step 'loop': no worker serves task type 'think'"
+    unserved = "step 'loop': no worker serves task type 'think': none is running"
     assert _notes(ACTIVE, ENGINE) == [unserved]
     elsewhere = msgspec.structs.replace(WORKER, domain="other")
-    assert _notes(ACTIVE, ENGINE, elsewhere) == [unserved]
+    (told,) = _notes(ACTIVE, ENGINE, elsewhere)
+    assert "run's domain 'main' serves task type 'think'" in told and "domain 'other' do" in told
+
+
+def test_the_types_of_workers_that_serve_others_are_told_within_a_bound() -> None:
+    others = [
+        msgspec.structs.replace(WORKER, incarnation=name, types=tuple(f"{name}{n}" for n in "0123"))
+        for name in "abc"
+    ]
+    (told,) = _notes(ACTIVE, ENGINE, *others)
+    assert "3 workers run, none serves task type 'think'; served: a0, a1," in told
+    assert "c1 and 2 more." in told
+
+
+def _looping(register: Register, *presence: WorkerPresence) -> tuple[Note, ...]:
+    held = {"loop": Held(register, time_ms=7_000)}
+    return of_document(ACTIVE, chain().build(), held, [ENGINE, *presence]).notes
+
+
+def test_losses_are_told_also_while_the_next_attempt_is_served() -> None:
+    (told,) = _looping(task(loop=True, iteration=3, losses=4), WORKER)
+    assert "its worker died or stopped 4 times while executing iteration 3" in told.text
+    assert "(losses: 4 of at most 10)" in told.text and "no worker" not in told.text
+    assert told.command == "treadle run history r1"
+
+
+def test_a_blocked_worker_is_told_of_as_far_as_it_matters() -> None:
+    blocked = msgspec.structs.replace(
+        WORKER, name="w", blocked_ms=4_200, blocked_at="/a/app.py:7", blocked_run="r9"
+    )
+    blocked = msgspec.structs.replace(blocked, blocked_type="think")
+    fact = (
+        "the event loop of worker 'w' has been blocked for 4 s at /a/app.py:7 by a handler of type "
+        "'think' (run 'r9')"
+    )
+    (told,) = _looping(task(loop=True), blocked)
+    assert told.text.startswith(f"step 'loop' waits for a blocked worker: {fact}; ")
+    (told,) = _looping(task(loop=True), blocked, msgspec.structs.replace(WORKER, incarnation="x"))
+    assert told.text.startswith("step 'loop' may wait for a blocked worker: ")
+    (told,) = _looping(task(loop=True), msgspec.structs.replace(blocked, blocked_run="r1"))
+    assert told.text.startswith("step 'loop' blocks its worker: ")
+    assert _looping(Sleeping(parent="e1", task=task(loop=True), due_ms=9_000), blocked) == ()
+    (told,) = _looping(task(loop=True), msgspec.structs.replace(blocked, blocked_type=""))
+    assert "at /a/app.py:7; make" in told.text
+
+
+def test_presence_of_older_and_newer_versions_is_read() -> None:
+    old = msgspec.json.decode(b'{"incarnation":"a","types":["x"]}', type=WorkerPresence)
+    assert (old.blocked_ms, old.blocked_at) == (0, "")
+    new = b'{"presence":{"incarnation":"a","blocked_ms":3,"some_day":1},"some_day":2}'
+    assert msgspec.json.decode(new, type=Beat).presence.blocked_ms == 3
+    assert b"blocked" not in msgspec.json.encode(old)
 
 
 def test_an_ended_run_asks_for_nothing() -> None:
@@ -95,3 +156,34 @@ def test_a_parked_step_shows_how_to_go_on() -> None:
         view = of_document(document, chain().build(), held, [ENGINE])
         assert view.notes[0].command.startswith(f"treadle run resume r1 {option} +")
         assert view.step("loop").since_ms == 10_000
+
+
+def test_a_step_that_waits_shows_for_what_and_until_when() -> None:
+    entry = StepEntry("parked", 2, 1_000, failure=Failure("waiting", "the approval", False))
+    document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
+    spent = Spent(tool_calls=3)
+    register = parked("the approval", iteration=2, spent=spent)
+    register = msgspec.structs.replace(register, waits=True, due_ms=90_000)
+    run = of_document(document, chain().build(), {"loop": Held(register, 9)}, [ENGINE])
+    view = run.step("loop")
+    assert (view.doing, view.since_ms, view.due_ms, view.spent) == (
+        "waiting",
+        10_000,
+        90_000,
+        spent,
+    )
+    (note,) = run.notes
+    assert note.text.startswith("step 'loop' waits for a message: the approval (it goes on by")
+    assert note.command == "treadle run resume r1 --step loop"
+    register = msgspec.structs.replace(register, due_ms=0)
+    run = of_document(document, chain().build(), {"loop": Held(register, 9)}, [ENGINE])
+    assert run.notes[0].text == "step 'loop' waits for a message: the approval"
+
+
+def test_a_used_up_budget_shows_how_to_raise_it() -> None:
+    for reason, option in (("max_cost", "--add-cost 5"), ("max_tokens", "--add-tokens 100000")):
+        entry = StepEntry("parked", 2, 1_000, failure=Failure(reason))
+        document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
+        held = {"loop": Held(parked(reason, iteration=2), 9)}
+        (note,) = of_document(document, chain().build(), held, [ENGINE]).notes
+        assert note.command == f"treadle run resume r1 {option}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from treadle.engine.core import (
     Moment,
     Placed,
@@ -22,15 +24,19 @@ from treadle.engine.core import (
     effects,
     request,
 )
+from treadle.engine.core.bounds import spent_by
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.messages import (
     Ended,
+    MessageSent,
     Parked,
     ResumeRequested,
     RunRequested,
+    SettleEvent,
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     TaskDue,
     TaskLost,
     TimerFired,
@@ -39,7 +45,9 @@ from treadle.sdk.messages import (
 if TYPE_CHECKING:
     from tests.core.world import World
 
-Settle = StepContinued | StepCompleted | StepFailed
+Settle = SettleEvent
+MOVES = ResumeRequested | MessageSent | TimerFired
+"""What moves a parked step on."""
 
 
 def handle(world: World, event: Any, moment: Moment) -> Generator[None, None, None]:
@@ -48,17 +56,31 @@ def handle(world: World, event: Any, moment: Moment) -> Generator[None, None, No
         return
     facts: list[RunEvent] = []
     match event:
-        case StepContinued() | StepCompleted() | StepFailed() | TaskLost() | TaskDue():
+        case (
+            StepContinued()
+            | StepWaiting()
+            | StepCompleted()
+            | StepFailed()
+            | TaskLost()
+            | TaskDue()
+        ):
             facts += yield from _settle(world, event.step, event, moment)
         case TimerFired() if event.type:
             facts += yield from _settle(world, event.step, event, moment)
         case ResumeRequested():
             for step_id in list(world.registers):
                 facts += yield from _settle(world, step_id, event, moment)
+        case MessageSent():
+            if event.step in world.registers:
+                facts += yield from _settle(world, event.step, event, moment)
         case _:
             facts.append(event)
     for fact in facts:
         yield from _fold(world, fact, moment)
+        if isinstance(fact, StepParked):
+            yield
+            for since in _moved_on(world, fact.step):
+                yield from _fold(world, since, moment)
     yield
     world.ack(moment.id)
 
@@ -70,41 +92,68 @@ def _settle(
     while True:
         yield
         placed = world.registers[step_id]
-        if placed.register.parent == moment.id:
-            return _told(step_id, placed, event)
-        new = advance(step, placed, event, moment)
-        if new is placed.register:
-            return _missed(world, step_id, placed, event)
+        before = placed.register
+        if before.parent == moment.id:
+            return (yield from _after(world, step_id, placed, event, before))
         head = event.head if isinstance(event, Settle) else world.heads[step_id]
         yield
+        newest = world.newest(step_id) if getattr(event, "takes_messages", False) else 0
+        new = advance(step, placed, event, moment, newest)
+        if new is placed.register:
+            return _moved_on(world, step_id)
+        yield
         if world.put_register(step_id, new, head):
-            return _told(step_id, world.registers[step_id], event)
+            placed = world.registers[step_id]
+            return (yield from _after(world, step_id, placed, event, before))
         if isinstance(event, Settle) and world.registers[step_id] is placed:
             # The token stands, the head moved: two executions, and neither is believed.
             common = {"step": step_id, "type": step.type, "token": placed.sequence}
             event = TaskLost(**common)
 
 
-def _missed(world: World, step_id: str, placed: Placed, event: Any) -> list[RunEvent]:
-    """A resume whose engine died before it told the document, when the step has moved on since."""
+def _after(
+    world: World, step_id: str, placed: Placed, event: Any, before: Any
+) -> Generator[None, None, list[RunEvent]]:
+    """The effect of a register that waits: a message it has not seen wakes it."""
+    moves = isinstance(event, MOVES) or isinstance(before, Parked)
+    while isinstance(placed.register, Parked) and placed.register.waits:
+        yield
+        found = world.newest_message(step_id)
+        if found is None:
+            break
+        new = advance(world.plan.work(step_id), placed, *found)
+        if new is placed.register:
+            break
+        yield
+        # No execution holds it, so nobody else moves the head but with the register.
+        world.put_register(step_id, new, placed.sequence)
+        placed, moves = world.registers[step_id], True
+    return _told(step_id, placed, moves=moves)
+
+
+def _moved_on(world: World, step_id: str) -> list[RunEvent]:
+    """A step that moves and is believed parked: somebody died before he said so, or is late."""
     assert world.document is not None
+    placed = world.registers[step_id]
     is_parked = world.document.steps[step_id].status == "parked"
-    moves = not isinstance(placed.register, Parked | Ended)
-    if isinstance(event, ResumeRequested) and is_parked and moves:
+    if is_parked and not isinstance(placed.register, Parked | Ended):
         return [StepResumed(step_id, placed.register.parent, placed.sequence)]
     return []
 
 
-def _told(step_id: str, placed: Placed, event: Any) -> list[RunEvent]:
+def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
     register, position = placed.register, placed.sequence
     parent = register.parent
     match register:
         case Ended():
             outcome, iterations = register.outcome, register.iterations
-            return [StepEnded(step_id, outcome, iterations, register.failure, parent, position)]
+            failure, spent = register.failure, register.spent
+            return [StepEnded(step_id, outcome, iterations, failure, parent, position, spent)]
         case Parked():
-            return [StepParked(step_id, register.reason, register.task.iteration, parent, position)]
-        case _ if isinstance(event, ResumeRequested):
+            task = register.task
+            fact = StepParked(step_id, register.reason, task.iteration, parent, position)
+            return [msgspec.structs.replace(fact, waits=register.waits, spent=spent_by(task))]
+        case _ if moves:
             return [StepResumed(step_id, parent, position)]
         case _:
             return []

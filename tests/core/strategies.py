@@ -26,20 +26,25 @@ from treadle.sdk.messages import (
     Failure,
     Inline,
     LiveRegister,
+    MessageSent,
     Parked,
     Register,
     ResumeRequested,
     RunRequested,
+    SettleEvent,
     SignalReceived,
     Sleeping,
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
     TaskDue,
+    TaskEvent,
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 RUN = "r1"
 EPOCH_MS = 1_700_000_000_000
@@ -104,6 +109,9 @@ def loop_steps(
         timeout_s=seconds(),
         retry=retries(),
         on_limit=st.sampled_from(limits),
+        max_tool_calls=st.sampled_from((0, 0, 3, 9)),
+        max_output_tokens=st.sampled_from((0, 0, 0, 5)),
+        max_cost_usd=st.sampled_from((0.0, 0.0, 0.0, 0.000004)),
     )
 
 
@@ -147,6 +155,7 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     max_duration_s=draw(_timeouts_s),
                     retry=draw(st.sampled_from((Retry(), Retry(max_attempts=2)))),
                     on_limit=draw(st.sampled_from(("park", "park", "fail", "wrap_up"))),
+                    max_tool_calls=draw(st.sampled_from((0, 0, 0, 2, 4))),
                 )
                 steps.append(loop)
             case _:
@@ -166,6 +175,18 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
 
 
 # ------------------------------------------------------------------ registers
+
+
+def spent_below(tool_calls: int) -> st.SearchStrategy[Spent]:
+    """What committed iterations have used, below a bound; 0 is none."""
+    calls = st.integers(0, tool_calls - 1 if tool_calls else 20)
+    return st.just(NOTHING) | st.builds(Spent, tool_calls=calls, output_tokens=st.integers(0, 4))
+
+
+told = st.just(NOTHING) | st.builds(
+    Spent, tool_calls=st.integers(0, 6), output_tokens=anything, cost_micro_usd=st.integers(0, 3)
+)
+"""What an execution says it has used."""
 
 
 @st.composite
@@ -192,6 +213,9 @@ def tasks(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> Task:
         deadline_ms=started_ms + duration_ms if duration_ms else 0,
         timeout_ms=round(step.timeout_s * 1000),
         max_iterations=step.max_iterations if is_loop else 1,
+        seen=draw(st.integers(0, 60)) if is_loop else 0,
+        limits=SpendingLimits(tool_calls=step.max_tool_calls) if is_loop else UNLIMITED,
+        spent=draw(spent_below(step.max_tool_calls if is_loop else 0)),
         wrap_up=draw(st.sampled_from(("", "", "max_iterations", "max_duration")))
         if is_loop and step.on_limit == "wrap_up"
         else "",
@@ -207,7 +231,16 @@ def live_registers(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> LiveRegis
         return task
     if kind is Parked:
         reason = draw(st.sampled_from(("max_iterations", "max_duration")))
-        return Parked(parent="e51", task=task, reason=reason, parked_ms=draw(times_ms))
+        waits = draw(st.booleans()) if task.loop and not task.wrap_up else False
+        return Parked(
+            parent="e51",
+            task=task,
+            reason="a person" if waits else reason,
+            parked_ms=draw(times_ms),
+            waits=waits,
+            due_ms=draw(st.just(0) | times_ms) if waits else 0,
+            seen=draw(st.integers(0, 60)) if waits else 0,
+        )
     return kind(parent="e51", task=task, due_ms=draw(times_ms))
 
 
@@ -244,11 +277,13 @@ def failures() -> st.SearchStrategy[Failure]:
 
 def settles(
     token: st.SearchStrategy[int],
-) -> st.SearchStrategy[StepContinued | StepCompleted | StepFailed]:
+) -> st.SearchStrategy[SettleEvent]:
     """Verdicts of an execution that held ``token``."""
     common = {"step": st.just("a"), "type": st.just("work"), "token": token, "head": anything}
+    common |= {"spent": told, "seen": anything, "takes_messages": st.booleans()}
     return st.one_of(
         st.builds(StepContinued, **common, output=raws, delay_ms=anything),
+        st.builds(StepWaiting, **common, output=raws, due_ms=st.just(0) | times_ms | anything),
         st.builds(StepCompleted, **common, output=raws),
         st.builds(StepFailed, **common, failure=failures()),
     )
@@ -256,7 +291,7 @@ def settles(
 
 def task_events(
     token: st.SearchStrategy[int],
-) -> st.SearchStrategy[StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue]:
+) -> st.SearchStrategy[TaskEvent]:
     """Everything about one dispatch of a step."""
     common = {"step": st.just("a"), "type": st.just("work"), "token": token}
     return st.one_of(settles(token), st.builds(TaskLost, **common), st.builds(TaskDue, **common))
@@ -269,6 +304,15 @@ resumes = st.builds(
     add_iterations=anything,
     max_duration_ms=anything,
     add_duration_ms=anything,
+    max_spending=st.just(UNLIMITED) | st.builds(SpendingLimits, tool_calls=anything),
+    add_spending=st.just(UNLIMITED) | st.builds(SpendingLimits, tool_calls=anything),
+)
+messages = st.builds(
+    MessageSent,
+    step=st.sampled_from(("a", "a", "b", "unknown")),
+    kind=st.sampled_from(("steer", "follow_up", "reply")),
+    id=st.sampled_from(("m1", "m2")),
+    payload=raws,
 )
 timers = st.builds(
     TimerFired,
@@ -280,11 +324,9 @@ timers = st.builds(
 
 def register_events(
     token: st.SearchStrategy[int],
-) -> st.SearchStrategy[
-    StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue | TimerFired | ResumeRequested
-]:
+) -> st.SearchStrategy[TaskEvent | TimerFired | ResumeRequested | MessageSent]:
     """Everything a register may meet."""
-    return st.one_of(task_events(token), timers, resumes)
+    return st.one_of(task_events(token), timers, resumes, messages)
 
 
 @st.composite
@@ -337,12 +379,19 @@ _waits = st.sampled_from((0, 0, 1, 40, 300, 5_000, 60_000, 400_000))
 def moves() -> st.SearchStrategy[list[tuple[str, dict[str, object]]]]:
     """What happens to one step: verbs of ``StepWalk`` with their arguments, in any order."""
     arguments: dict[str, dict[str, st.SearchStrategy[object]]] = {
-        "continue_": {"delay_ms": st.sampled_from((-1, -1, 0, 100, 40_000))},
-        "complete": {},
+        "continue_": {"delay_ms": st.sampled_from((-1, -1, 0, 100, 40_000)), "spent": told},
+        "complete": {"newest": st.sampled_from((0, 0, 10**6)), "takes_messages": st.booleans()},
+        "wait": {
+            "due_in_ms": st.sampled_from((0, 0, 300, 60_000)),
+            "takes_messages": st.booleans(),
+            "spent": told,
+        },
+        "message": {},
         "fail": {
             "type": st.sampled_from(ERRORS),
             "retryable": st.sampled_from((True, True, True, False)),
             "retry_after_ms": st.sampled_from((0, 0, 500, 50_000)),
+            "spent": told,
         },
         "lose": {},
         "due": {},

@@ -24,13 +24,16 @@ from treadle.sdk.messages import (
     Sleeping,
     Task,
 )
+from treadle.sdk.spending import SpendingLimits
 
 ROUNDS_MAX = 60
 anyone = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5, 8))
 """Picks one of however many there are; of events, the newest most often."""
 
 
-verbs = st.sampled_from(("continue", "continue", "continue", "complete", "fail"))
+verbs = st.sampled_from(
+    ("continue", "continue", "continue", "wait", "wait", "nap", "complete", "complete", "fail")
+)
 CLIENT_EVENTS = (
     SignalReceived(name="go"),
     SignalReceived(name="stop"),
@@ -39,6 +42,7 @@ CLIENT_EVENTS = (
     ResumeRequested(),
     ResumeRequested(add_iterations=1),
     ResumeRequested(add_iterations=3, add_duration_ms=100_000),
+    ResumeRequested(add_iterations=1, add_spending=SpendingLimits(tool_calls=2)),
     RunRequested(workflow="w", definition="another"),
 )
 
@@ -107,21 +111,61 @@ class AnyOrder(RuleBasedStateMachine):
         return list(self.world.registers)[who % len(self.world.registers)]
 
     @precondition(lambda self: self.world.registers)
-    @rule(who=anyone, verb=verbs, saves=st.booleans(), is_handled=st.booleans())
-    def a_worker_executes_a_task(self, who: int, verb: str, saves: bool, is_handled: bool) -> None:
+    @rule(
+        who=anyone,
+        verb=verbs,
+        reads=st.booleans(),
+        hears=st.booleans(),
+        saves=st.booleans(),
+        handled=st.sampled_from(("", "verdict", "verdict", "all")),
+    )
+    def a_worker_executes_a_task(
+        self, who: int, verb: str, reads: bool, hears: bool, saves: bool, handled: str
+    ) -> None:
         execution = self.world.take(self._step(who))
         if execution is None:
             return
+        if reads:
+            self.world.read(execution)
+        if hears:
+            self.world.send(execution.step, f"while-{len(self.world.log)}")
         if saves:
             self.world.save(execution)
         self.world.settle(execution, verb)
-        if is_handled:
+        if handled == "verdict":
             self.world.handle(self._event(0))
+        elif handled:
+            self.world.handle_all()
 
     @precondition(lambda self: self.world.registers)
-    @rule(who=anyone, saves=st.booleans())
-    def a_worker_gets_a_task_and_stalls(self, who: int, saves: bool) -> None:
+    @rule(who=anyone, verb=verbs, turns=st.lists(st.booleans(), max_size=12))
+    def a_message_races_a_verdict(self, who: int, verb: str, turns: list[bool]) -> None:
+        world = self.world
+        execution = world.take(self._step(who))
+        if execution is None:
+            return
+        world.read(execution)
+        world.settle(execution, verb)
+        verdict = world.engine(self._event(0))
+        sender: Generator[None, None, None] | None = None
+        for turn in turns:
+            if turn or sender is None:
+                next(verdict, None)
+            else:
+                next(sender, None)
+            if turn and sender is None:
+                world.send(execution.step, f"race-{len(world.log)}")
+                sender = world.engine(self._event(0))
+        # The one that handles the message ends, the other is killed where it stands.
+        for _ in sender or ():
+            pass
+
+    @precondition(lambda self: self.world.registers)
+    @rule(who=anyone, reads=st.booleans(), saves=st.booleans())
+    def a_worker_gets_a_task_and_stalls(self, who: int, reads: bool, saves: bool) -> None:
         execution = self.world.take(self._step(who))
+        if execution is not None and reads:
+            self.world.read(execution)
         if execution is not None and saves:
             self.world.save(execution)
 
@@ -147,6 +191,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(event=st.sampled_from(CLIENT_EVENTS))
     def a_client_sends_something(self, event: Any) -> None:
         self.world.store(event)
+
+    @rule(step=st.sampled_from(own.STEP_IDS[:3]), message_id=st.sampled_from(("m1", "m2", "m3")))
+    def a_client_sends_a_message_perhaps_again(self, step: str, message_id: str) -> None:
+        self.world.send(step, message_id)
 
     @precondition(lambda self: len(self.world.log) > 15)
     @rule()
@@ -199,11 +247,19 @@ class AnyOrder(RuleBasedStateMachine):
                     execution = world.take(step_id)
                     assert execution is not None
                     execution.head = world.heads[step_id]
+                    world.read(execution)
                     world.settle(execution, "continue" if is_loop and not iteration else "complete")
                 case Sleeping(due_ms=due_ms):
                     world.now_ms = max(world.now_ms, due_ms)
+                case Parked(waits=True, due_ms=due_ms) if due_ms:
+                    world.now_ms = max(world.now_ms, due_ms)
+                case Parked(waits=True):
+                    world.send(step_id, f"m-{len(world.log)}")
                 case Parked():
-                    world.store(ResumeRequested(add_iterations=2, add_duration_ms=10**9))
+                    more = SpendingLimits(tool_calls=1_000)
+                    world.store(
+                        ResumeRequested(add_iterations=2, add_duration_ms=10**9, add_spending=more)
+                    )
                 case _:
                     pass
         for step_id, entry in world.document.steps.items():

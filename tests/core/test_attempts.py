@@ -9,14 +9,16 @@ from hypothesis import given
 from tests.core import strategies as own
 from tests.core.walks import StepWalk
 
-from treadle.engine.core.advance import DELAY_MS_MAX, DUE_TOLERANCE_MS, LOSSES_MAX
+from treadle.engine.core.advance import DELAY_MS_MAX, DUE_TOLERANCE_MS
 from treadle.engine.core.bounds import task_of
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.sdk.definition import AgentLoopStep, Retry, TaskStep
-from treadle.sdk.limits import DURATION_S_MAX
+from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
 from treadle.sdk.messages import Delayed, Ended, Failure, Inline, Sleeping, Task, TimerFired
+from treadle.sdk.spending import at_least, plus, reached
 
 AT_ONCE = Retry(max_attempts=3, delay_s=0)
+
 LOOP = AgentLoopStep(id="a", type="think", max_iterations=5, retry=AT_ONCE)
 TASK = TaskStep(id="a", type="work", retry=AT_ONCE)
 
@@ -35,6 +37,9 @@ def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
         count = failures[before.iteration] = failures.get(before.iteration, 0) + 1
         may_retry = arguments["retryable"] and arguments["type"] not in step.retry.non_retryable
         assert count <= step.retry.max_attempts
+        used = plus(before.spent, at_least(before.spent_now, arguments["spent"]))
+        if count < step.retry.max_attempts and may_retry and reached(before.limits, used):
+            continue  # A budget: what that does is told in test_spending.py.
         if count < step.retry.max_attempts and may_retry:
             assert not isinstance(after, Ended)
             assert task_of(after).failures == count
@@ -115,8 +120,11 @@ def test_a_lost_worker_costs_an_attempt_but_no_failure() -> None:
     assert walk.fail().failures == 2
 
 
-def test_a_task_that_kills_every_worker_is_given_up() -> None:
-    walk = StepWalk(TASK)
+@pytest.mark.parametrize(("step", "what"), [(TASK, "it"), (LOOP, "iteration 0")])
+def test_a_task_that_kills_every_worker_is_given_up(
+    step: TaskStep | AgentLoopStep, what: str
+) -> None:
+    walk = StepWalk(step)
     for losses in range(1, LOSSES_MAX + 1):
         walk.lose()
         assert task_of(walk.now).losses == losses
@@ -125,7 +133,7 @@ def test_a_task_that_kills_every_worker_is_given_up() -> None:
     assert (ended.outcome, ended.failure.type) == ("failed", "worker_lost")
     assert ended.failure.retryable is False
     assert f"{LOSSES_MAX + 1} workers" in ended.failure.message
-    assert "iteration 0" in ended.failure.message
+    assert f"executed {what};" in ended.failure.message
 
 
 def test_the_first_lost_worker_costs_no_time_and_the_next_ones_do() -> None:

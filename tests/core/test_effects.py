@@ -118,7 +118,7 @@ def test_an_active_task_has_a_register_and_a_waiting_one_has_none() -> None:
 
 def test_a_run_with_a_timeout_has_a_timer_until_it_ends() -> None:
     walk = RunWalk(plan_of(task("a"), timeout_s=2.5))
-    fired = TimerFired(kind="run_deadline")
+    fired = TimerFired(kind="run_deadline", due_ms=own.EPOCH_MS + 2_500)
     timer = SetTimer("run", own.EPOCH_MS + 2_500, fired)
     assert commands_of(walk) == (timer, CreateRegister("a"))
     walk.send(StepEnded("a", "completed", 1))
@@ -304,6 +304,7 @@ def test_closing_a_register_ends_it_whatever_it_holds(register: Register, moment
         failure=CLOSING,
         started_ms=live.started_ms,
         ended_ms=moment.ms,
+        spent=live.spent,
     )
     assert effects.cancelled(closed, CLOSING, moment) is closed
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.core import strategies as own
 from tests.core.walks import StepWalk
 
-from treadle.engine.core.advance import LOSSES_MAX
 from treadle.engine.core.bounds import WRAP_UP_MS, task_of
 from treadle.sdk.definition import AgentLoopStep, OnLimit, Retry, TaskStep
+from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -68,7 +68,7 @@ def test_no_iteration_beyond_max_iterations_is_ever_given_out(
 
 
 @given(own.loop_steps(), own.moves())
-def test_iterations_are_counted_one_by_one_and_only_by_continue(
+def test_iterations_are_counted_one_by_one_and_only_by_verdicts_that_commit(
     step: AgentLoopStep, moves: Moves
 ) -> None:
     walk = StepWalk(step)
@@ -76,7 +76,7 @@ def test_iterations_are_counted_one_by_one_and_only_by_continue(
         before, after = walk.now, getattr(walk, verb)(**arguments)
         if after is before:
             continue
-        committed = task_of(before).iteration + (verb in ("continue_", "complete"))
+        committed = task_of(before).iteration + (verb in ("continue_", "wait", "complete"))
         iterations = after.iterations if isinstance(after, Ended) else task_of(after).iteration
         assert iterations == committed
 

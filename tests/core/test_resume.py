@@ -18,6 +18,7 @@ from treadle.engine.core.bounds import reached
 from treadle.sdk.definition import AgentLoopStep, Retry
 from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX
 from treadle.sdk.messages import Delayed, Parked, ResumeRequested, Sleeping, Task, TimerFired
+from treadle.sdk.spending import SPENT_MAX, SpendingLimits
 
 
 def parked_loop(*, max_iterations: int = 2, max_duration_s: float = 0) -> StepWalk:
@@ -66,6 +67,10 @@ def test_a_resumed_step_is_below_all_of_its_bounds_or_it_stays_parked(
     assert not reached(after, walk.now_ms)
     assert event.step in ("", "a")
     assert before.task.max_iterations <= after.max_iterations <= ITERATIONS_MAX
+    for name in SpendingLimits.__struct_fields__:
+        had, has = getattr(before.task.limits, name), getattr(after.limits, name)
+        assert had <= has <= SPENT_MAX
+        assert bool(had) == bool(has), "what is unlimited stays so"
     if before.task.deadline_ms:
         assert after.deadline_ms - before.task.deadline_ms >= walk.now_ms - before.parked_ms
         assert after.deadline_ms <= after.started_ms + after.parked_ms + DURATION_S_MAX * 1000
@@ -74,6 +79,7 @@ def test_a_resumed_step_is_below_all_of_its_bounds_or_it_stays_parked(
         parent=after.parent,
         max_iterations=after.max_iterations,
         deadline_ms=after.deadline_ms,
+        limits=after.limits,
         parked_ms=before.task.parked_ms + walk.now_ms - before.parked_ms,
     )
 

@@ -26,6 +26,7 @@ from treadle.sdk.definition import AgentLoopStep, Step, TaskStep, WorkflowDefini
 from treadle.sdk.messages import (
     Failure,
     Inline,
+    MessageSent,
     Register,
     ResumeRequested,
     RunRequested,
@@ -33,6 +34,7 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     TaskDue,
     TaskLost,
     TimerFired,
@@ -115,7 +117,14 @@ class StepWalk:
         """The moment of the newest event."""
         return Moment(RUN, f"e{self.events}", self.now_ms, self.events)
 
-    def send(self, event: RegisterEvent, *, after_ms: int = 0, moment: Moment | None = None) -> Any:
+    def send(
+        self,
+        event: RegisterEvent,
+        *,
+        after_ms: int = 0,
+        moment: Moment | None = None,
+        newest: int = 0,
+    ) -> Any:
         """Advance by an event that comes ``after_ms`` later; return the value that stands."""
         self.now_ms += after_ms
         self.events += 1
@@ -123,7 +132,7 @@ class StepWalk:
             letter = "t" if isinstance(event, TimerFired) else "e"
             moment = self.last_moment._replace(id=f"{letter}{self.events}")
         self.before = self.now
-        new = advance(self.step, self.placed, event, moment)
+        new = advance(self.step, self.placed, event, moment, newest)
         if new is not self.before:
             assert new.parent == moment.id, "every value names the event that made it"
             # A register's sequence is the stream's: it leaves gaps.
@@ -134,7 +143,13 @@ class StepWalk:
         return {"step": self.step.id, "type": self.step.type, "token": self.placed.sequence}
 
     def continue_(
-        self, output: str = '"out"', *, delay_ms: int = -1, after_ms: int = 0, head: int = 0
+        self,
+        output: str = '"out"',
+        *,
+        delay_ms: int = -1,
+        after_ms: int = 0,
+        head: int = 0,
+        **told: Any,
     ) -> Any:
         """The execution continues."""
         event = StepContinued(
@@ -142,14 +157,42 @@ class StepWalk:
             head=head or self.placed.sequence,
             output=msgspec.Raw(output.encode()),
             delay_ms=delay_ms,
+            **told,
         )
         return self.send(event, after_ms=after_ms)
 
-    def complete(self, output: str = '"done"', *, after_ms: int = 0) -> Any:
+    def wait(
+        self,
+        output: str = '"held"',
+        *,
+        due_in_ms: int = 0,
+        after_ms: int = 0,
+        newest: int = 0,
+        **told: Any,
+    ) -> Any:
+        """The execution waits; with ``due_in_ms`` for so long at most."""
+        due_ms = self.now_ms + after_ms + due_in_ms if due_in_ms else 0
+        event = StepWaiting(
+            **self._common(),
+            head=self.placed.sequence,
+            output=msgspec.Raw(output.encode()),
+            due_ms=due_ms,
+            **told,
+        )
+        return self.send(event, after_ms=after_ms, newest=newest)
+
+    def message(self, step: str = "", *, after_ms: int = 0, moment: Moment | None = None) -> Any:
+        """Somebody sends the step a message."""
+        event = MessageSent(step=step or self.step.id, id=f"m{self.events}")
+        return self.send(event, after_ms=after_ms, moment=moment)
+
+    def complete(
+        self, output: str = '"done"', *, after_ms: int = 0, newest: int = 0, **told: Any
+    ) -> Any:
         """The execution completes."""
         raw = msgspec.Raw(output.encode())
-        event = StepCompleted(**self._common(), head=self.placed.sequence, output=raw)
-        return self.send(event, after_ms=after_ms)
+        event = StepCompleted(**self._common(), head=self.placed.sequence, output=raw, **told)
+        return self.send(event, after_ms=after_ms, newest=newest)
 
     def fail(
         self,
@@ -160,10 +203,12 @@ class StepWalk:
         traceback: str = "",
         after_ms: int = 0,
         head: int = 0,
+        **told: Any,
     ) -> Any:
         """The execution fails."""
         failure = Failure(type, "it broke", retryable, retry_after_ms, traceback)
-        event = StepFailed(**self._common(), head=head or self.placed.sequence, failure=failure)
+        head = head or self.placed.sequence
+        event = StepFailed(**self._common(), head=head, failure=failure, **told)
         return self.send(event, after_ms=after_ms)
 
     def lose(self, *, after_ms: int = 0) -> Any:

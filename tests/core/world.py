@@ -17,13 +17,14 @@ from tests.core import engines
 from tests.core.strategies import EPOCH_MS, RUN
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
-from treadle.engine.core.bounds import task_of
+from treadle.engine.core.bounds import reached, spent_by, task_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
 from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
     Inline,
+    MessageSent,
     Parked,
     Register,
     ResumeRequested,
@@ -32,12 +33,14 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
     TaskDue,
     TaskLost,
     TimerFired,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import WAITING, RunDocument
+from treadle.sdk.spending import NOTHING, Spent, at_least, plus
 
 
 @dataclass
@@ -48,6 +51,8 @@ class Execution:
     token: int
     head: int
     task: Task
+    seen: int = 0
+    takes_messages: bool = False
 
 
 class World:
@@ -67,6 +72,8 @@ class World:
         self.executions: list[Execution] = []
         self.made_from: dict[bytes, bytes] = {}
         self.must_count: set[str] = set()
+        self.used: dict[tuple[str, int], int] = {}
+        """Tool calls that really happened in an iteration, all its executions together."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -85,6 +92,28 @@ class World:
         moment = self.moment("t" if isinstance(event, TimerFired) else "e")
         self.log[moment.id] = (event, moment)
         self.unacked[moment.id] = None
+
+    def send(self, step_id: str, message_id: str) -> None:
+        """A client sends a message; one that is there already is not stored again."""
+        if (step_id, message_id) not in {(m.step, m.id) for m, _ in self.messages(step_id)}:
+            self.store(MessageSent(step=step_id, id=message_id))
+
+    def messages(self, step_id: str) -> list[tuple[MessageSent, Moment]]:
+        """Return the stored messages to a step, oldest first."""
+        return [
+            (event, moment)
+            for event, moment in self.log.values()
+            if isinstance(event, MessageSent) and event.step == step_id
+        ]
+
+    def newest_message(self, step_id: str) -> tuple[MessageSent, Moment] | None:
+        """Return the newest of them."""
+        return next(reversed(self.messages(step_id)), None)
+
+    def newest(self, step_id: str, before: int = 2**53) -> int:
+        """Return the sequence of the newest message below a sequence; 0 is none."""
+        sequences = [moment.sequence for _, moment in self.messages(step_id)]
+        return max((each for each in sequences if each < before), default=0)
 
     def ack(self, event_id: str) -> None:
         """An engine is done with an event."""
@@ -150,19 +179,35 @@ class World:
         if self.heads[execution.step] == execution.head:
             self.heads[execution.step] = execution.head = self._next("s")
 
+    def read(self, execution: Execution) -> None:
+        """The execution takes note of the messages that are there."""
+        execution.takes_messages = True
+        execution.seen = self.newest(execution.step)
+
     def settle(self, execution: Execution, verb: str) -> None:
-        """The execution gives its verdict, perhaps for the second time. Tasks do not continue."""
+        """The execution gives its verdict, perhaps for the second time. Tasks only complete.
+
+        Each verdict says what was used in its iteration so far, whoever used it.
+        """
         assert isinstance(execution.task.input, Inline)
         common: dict[str, Any] = self._common(execution.step, execution.token)
         read = bytes(execution.task.input.value)
         salted = read + b"%d" % self._next("x")
         output = b'"%b"' % hashlib.sha256(salted).hexdigest()[:12].encode()
         self.made_from[output] = read
+        place = execution.step, execution.task.iteration
+        self.used[place] = self.used.get(place, 0) + 1
         common["head"] = execution.head
+        common["spent"] = Spent(tool_calls=self.used[place])
+        common["seen"] = execution.seen
+        common["takes_messages"] = execution.takes_messages
         match verb:
             case "continue" if execution.task.loop:
                 self.store(StepContinued(**common, output=msgspec.Raw(output)))
-            case "continue" | "complete":
+            case "wait" | "nap" if execution.task.loop:
+                due_ms = self.now_ms + 30_000 if verb == "nap" else 0
+                self.store(StepWaiting(**common, output=msgspec.Raw(output), due_ms=due_ms))
+            case "continue" | "complete" | "wait" | "nap":
                 self.store(StepCompleted(**common, output=msgspec.Raw(output)))
             case _:
                 self.store(StepFailed(**common, failure=Failure("ValueError")))
@@ -205,6 +250,8 @@ class World:
         for step_id, values in self.history.items():
             self._check_chain(self.plan.steps[step_id], values)
             assert all(not isinstance(value, Ended) for value in values[:-1])
+            self._check_messages(step_id, values)
+            self._check_spending(step_id, values)
             assert self.document is not None
             assert step_id in self.document.steps, "no register of a step that has not started"
         run = self.document
@@ -241,6 +288,43 @@ class World:
             assert (task.iteration, read) == (len(inputs) - 1, inputs[-1])
             assert task.iteration <= task.max_iterations
 
+    def _check_messages(self, step_id: str, values: list[Register]) -> None:
+        """A step that takes messages ended with all of them seen, or at a bound."""
+        ended = values[-1]
+        if not isinstance(ended, Ended) or ended.outcome != "completed":
+            return
+        event, moment = self.log[ended.parent]
+        before = values[-2]
+        assert isinstance(before, Task)
+        if not event.takes_messages or self.newest(step_id, moment.sequence) <= event.seen:
+            return
+        spent = plus(before.spent, at_least(before.spent_now, event.spent))
+        following = msgspec.structs.replace(
+            before, iteration=before.iteration + 1, spent=spent, spent_now=NOTHING
+        )
+        assert reached(following, moment.ms), "only a bound ends a step over an unseen message"
+
+    def _check_spending(self, step_id: str, values: list[Register]) -> None:
+        """What is counted was used, and each committed iteration counts what its verdict told."""
+        told = 0
+        asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
+        step = self.plan.steps[step_id]
+        most = getattr(step, "max_tool_calls", 0)
+        most += sum(event.add_spending.tool_calls for event in asked)
+        iteration = 0
+        for value in values:
+            task = None if isinstance(value, Ended) else task_of(value)
+            if task is not None and task.iteration > iteration:
+                told += self.log[task.parent][0].spent.tool_calls
+                iteration = task.iteration
+            spent = value.spent if isinstance(value, Ended) else spent_by(task_of(value))
+            used = sum(n for (step, _), n in self.used.items() if step == step_id)
+            assert told <= spent.tool_calls <= used, "nothing is counted twice, or forgotten"
+            if task is not None and task.limits.tool_calls:
+                assert task.limits.tool_calls <= most, "a request raises a bound once"
+                if isinstance(value, Task) and not task.wrap_up:
+                    assert spent.tool_calls < task.limits.tool_calls, "no task beyond a bound"
+
     def check_rest(self) -> None:
         """Assert what is true when every event was handled: document and registers agree."""
         self.check()
@@ -254,7 +338,11 @@ class World:
                     assert (entry.status, entry.iterations) == ("completed", register.iterations)
                 case Parked() as register:
                     assert entry.status == "parked"
-                    assert (entry.failure and entry.failure.type) == register.reason
+                    reason = WAITING if register.waits else register.reason
+                    assert (entry.failure and entry.failure.type) == reason
+                    assert entry.spent == spent_by(register.task)
+                    if register.waits:
+                        assert self.newest(step_id) <= register.seen, "every message wakes"
                 case _:
                     assert entry.status == "active"
 

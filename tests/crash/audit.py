@@ -18,9 +18,11 @@ from tests.crash.namespace import task_of
 
 from treadle.sdk.messages import (
     Ended,
+    MessageSent,
     SignalReceived,
     StepCompleted,
     StepContinued,
+    StepWaiting,
 )
 from treadle.sdk.run import RunDocument
 
@@ -118,9 +120,24 @@ def _chain(evidence: Evidence, expected: Expected) -> Iterator[str]:
             return
         if head.iterations != expected.iterations:
             yield f"step {step} took {head.iterations} iterations, not {expected.iterations}"
+        if head.spent.tool_calls != head.iterations:
+            yield f"step {step} counts {head.spent} in {head.iterations} iterations"
+        yield from _messages(evidence, expected.run, step, head)
         end = _baton.decode(head.output)
         yield from _walk(evidence, expected.run, step, head.iterations, end.state, start)
         start = end.state
+
+
+def _messages(evidence: Evidence, run: str, step: str, ended: Ended) -> Iterator[str]:
+    """No step that takes messages ended over one that was stored before its last verdict."""
+    at = int(ended.parent[1:])
+    last = evidence.events[run][at]
+    if not isinstance(last, StepCompleted) or not last.takes_messages:
+        return
+    for sequence, event in evidence.events[run].items():
+        is_due = isinstance(event, MessageSent) and event.step == step and sequence < at
+        if is_due and sequence > last.seen:
+            yield f"step {step} ended over the message at {sequence}, having seen {last.seen}"
 
 
 def _walk(
@@ -129,7 +146,7 @@ def _walk(
     """Walk from the last state back to the first."""
     made: dict[str, list[Baton]] = {}
     for event in evidence.events[run].values():
-        if isinstance(event, StepContinued | StepCompleted) and event.step == step:
+        if isinstance(event, StepContinued | StepWaiting | StepCompleted) and event.step == step:
             baton = _baton.decode(event.output)
             made.setdefault(baton.state, []).append(baton)
     for iteration in reversed(range(iterations)):
@@ -185,7 +202,7 @@ def _move(evidence: Evidence, run: str, before: Kept, after: Kept) -> Iterator[s
             return
     parent = after.register.parent
     event = evidence.events[run].get(int(parent[1:])) if parent[0] == "e" else None
-    if not isinstance(event, StepContinued | StepCompleted):
+    if not isinstance(event, StepContinued | StepWaiting | StepCompleted):
         yield f"an iteration was committed by {parent}, which is {event}"
     elif event.token != before.sequence:
         yield f"an iteration was committed by an event with token {event.token}, not {before}"

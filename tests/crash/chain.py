@@ -33,6 +33,12 @@ class Baton(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Whether iterations write a checkpoint."""
     wait_at: int = -1
     """An iteration that waits until the test opens the gate; -1 is none."""
+    pause_at: int = -1
+    """An iteration that ends by waiting for a message; -1 is none."""
+    pause_s: float = 0
+    """Longest such wait; 0 has no end of its own."""
+    listens: bool = False
+    """Whether iterations read the messages to their step."""
     fails_percent: int = 0
     """Of the executions, drawn anew for each."""
     hang_at: int = -1

@@ -13,14 +13,16 @@ import os
 import random
 import secrets
 import time
+from datetime import timedelta
 
 import msgspec
 from tests.crash.chain import TASK_TYPE, Baton, Saved, link
 
 from treadle.engine import Engine
 from treadle.sdk.settings import Settings
+from treadle.sdk.spending import Spent
 from treadle.worker import LoopContext, Worker, serve
-from treadle.worker.verdict import Complete, Continue
+from treadle.worker.verdict import Complete, Continue, Wait
 
 _HANG_S = 60.0
 
@@ -51,9 +53,12 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
     worker = Worker(name, concurrency=concurrency, ack_wait_s=ack_wait_s, drain_timeout_s=5.0)
 
     @worker.handler(TASK_TYPE)
-    async def hand_on(ctx: LoopContext[Baton]) -> Continue | Complete:
+    async def hand_on(ctx: LoopContext[Baton]) -> Continue | Wait | Complete:
         effects.write("begin", ctx)
         given = ctx.input
+        messages = await ctx.messages() if given.listens or given.pause_at >= 0 else []
+        for message in messages:
+            effects.write(f"heard {message.id}", ctx)
         saved = await ctx.load_checkpoint(Saved) if given.saves else None
         if given.hang_at == ctx.iteration:
             time.sleep(_HANG_S)
@@ -70,6 +75,11 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
         if given.saves:
             await ctx.checkpoint(Saved(baton=baton))
         effects.write("end", ctx)
+        # One for each iteration, whichever of its attempts lives to tell it.
+        ctx.report_spent(Spent(tool_calls=1))
+        if given.pause_at == ctx.iteration and not messages:
+            until = timedelta(seconds=given.pause_s) if given.pause_s else None
+            return ctx.wait("the test", until, state=baton)
         if ctx.iteration + 1 < given.iterations:
             return ctx.continue_(baton, delay=None if given.delay_ms < 0 else given.delay_ms / 1000)
         return ctx.complete(baton)

@@ -19,6 +19,7 @@ from treadle.sdk.messages import (
     Ended,
     Event,
     Inline,
+    MessageSent,
     Register,
     SignalReceived,
     StepCompleted,
@@ -26,6 +27,7 @@ from treadle.sdk.messages import (
     Task,
 )
 from treadle.sdk.run import RunDocument
+from treadle.sdk.spending import Spent
 
 ITERATIONS = 3
 EXPECTED = [Expected("run", ITERATIONS)]
@@ -53,7 +55,11 @@ def sound() -> Evidence:
         register: Register = _task(iteration + 1, parent, baton)
         if is_last:
             register = Ended(
-                parent=parent, outcome="completed", iterations=ITERATIONS, output=_raw(baton)
+                parent=parent,
+                outcome="completed",
+                iterations=ITERATIONS,
+                output=_raw(baton),
+                spent=Spent(tool_calls=ITERATIONS),
             )
         found.registers["run", "loop"].append(Kept(token + 1, token, register))
         token += 1
@@ -207,6 +213,18 @@ def another_seed(found: Evidence) -> None:
     _edit_settle(found, 10, previous="other")
 
 
+def spent_twice(found: Evidence) -> None:
+    _edit(found, -1, spent=Spent(tool_calls=ITERATIONS + 1))
+
+
+def ended_over_a_message(found: Evidence) -> None:
+    events = found.events["run"]
+    last = events[ITERATIONS + 9]
+    assert isinstance(last, StepCompleted)
+    events[ITERATIONS + 9] = msgspec.structs.replace(last, takes_messages=True, seen=4)
+    events[5] = MessageSent(step="loop", id="m1")
+
+
 CORRUPTIONS: list[Callable[[Evidence], None]] = [
     no_document,
     not_ended,
@@ -231,6 +249,8 @@ CORRUPTIONS: list[Callable[[Evidence], None]] = [
     alien_checkpoint,
     another_iteration,
     another_seed,
+    spent_twice,
+    ended_over_a_message,
 ]
 
 

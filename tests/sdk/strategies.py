@@ -23,15 +23,16 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
     to_plain,
 )
-from treadle.sdk.limits import DURATION_S_MAX
+from treadle.sdk.limits import COST_USD_MAX, DURATION_S_MAX, SPENDING_MAX
 
 # No deadline: a busy machine is no fault of the code.
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Words that YAML 1.1, YAML 1.2 or both would read as something else than text.
-_TRICKY = ["on", "no", "null", "true", "1e3", "0x1F", "0b1", "010", "-1", "1_000", "_", "-", "1"]
+_TRICKY = ["on", "no", "null", "true", "1e3", "0x1F", "0b1", "010", "1_000", "_", "1"]
 
-ids = st.one_of(st.sampled_from(_TRICKY), st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True))
+_words = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,7}", fullmatch=True)
+ids = st.one_of(st.sampled_from(_TRICKY), _words)
 seconds = st.floats(0, DURATION_S_MAX, allow_nan=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 json_values = st.recursive(
@@ -86,6 +87,9 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 on_limit=st.sampled_from(["fail", "wrap_up", "park"]),
                 budget_warn_at=st.just(warn_at),
                 budget_force_at=st.just(force_at),
+                max_tool_calls=st.integers(0, SPENDING_MAX),
+                max_total_tokens=st.integers(0, SPENDING_MAX),
+                max_cost_usd=st.floats(0, COST_USD_MAX),
             ),
             st.builds(
                 SignalStep,

@@ -39,6 +39,11 @@ def test_each_call_becomes_the_step_it_says() -> None:
         on_limit="wrap_up",
         budget_warn_at=6,
         budget_force_at=9,
+        max_tool_calls=50,
+        max_input_tokens=1_000,
+        max_output_tokens=2_000,
+        max_total_tokens=2_500,
+        max_cost_usd=1.5,
     )
     approved = workflow.wait_for_signal("approved", signal="approve", after=review, timeout=60)
     workflow.task("publish", "post-comment", after=[approved, "fetch"])
@@ -59,6 +64,11 @@ def test_each_call_becomes_the_step_it_says() -> None:
                 on_limit="wrap_up",
                 budget_warn_at=6,
                 budget_force_at=9,
+                max_tool_calls=50,
+                max_input_tokens=1_000,
+                max_output_tokens=2_000,
+                max_total_tokens=2_500,
+                max_cost_usd=1.5,
             ),
             SignalStep(id="approved", signal="approve", after=("review",), timeout_s=60),
             TaskStep(id="publish", type="post-comment", after=("approved", "fetch")),

@@ -309,3 +309,21 @@ def test_equal_definitions_have_equal_versions_however_they_were_written() -> No
     )
     assert short == long
     assert content_hash(short) == content_hash(long)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tool_calls", -1),
+        ("max_input_tokens", 10**12 + 1),
+        ("max_output_tokens", -5),
+        ("max_total_tokens", -1),
+        ("max_cost_usd", -0.01),
+        ("max_cost_usd", float("nan")),
+    ],
+)
+def test_a_budget_is_none_or_some_of_what_can_be_paid_for(field: str, value: float) -> None:
+    problems = _problems(_loop("a", max_iterations=3, **{field: value}))
+    assert field in problems[f"steps[0].{field}"]
+    assert not _problems(_loop("a", max_iterations=3, **{field: 0}))
+    assert f"steps[0].{field}" in _problems(_task("a", **{field: 1})), "only a loop has one"

@@ -19,11 +19,13 @@ from treadle.sdk.subjects import RegisterAddress
 from treadle.worker import (
     CheckpointInfo,
     LoopContext,
+    ReceivedMessage,
     SyncLoopContext,
     SyncTaskContext,
     TaskContext,
 )
-from treadle.worker.execution import Call, Fenced, execute
+from treadle.worker.execution import Call, Fenced, Record, execute
+from treadle.worker.mailbox import Letters
 from treadle.worker.registry import Registry
 from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict
 
@@ -39,6 +41,7 @@ class MemoryPort:
         self.loads = 0
         self.progressed = 0
         self.trouble: Exception | None = None
+        self.sent: list[ReceivedMessage] = []
 
     def now_ms(self) -> int:
         return NOW_MS
@@ -63,6 +66,16 @@ class MemoryPort:
             iteration=0, attempt=1, token=1, nonce=str(self.saves), state=msgspec.Raw(state)
         )
         return self.kept
+
+    async def append_record(self, number: int, body: bytes) -> int:
+        raise NotImplementedError
+
+    async def read_records(self) -> list[Record]:
+        raise NotImplementedError
+
+    async def read_messages(self, after: int) -> Letters:
+        found = [message for message in self.sent if message.sequence > after]
+        return Letters(found, max([after, *(message.sequence for message in self.sent)]))
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
         return await asyncio.to_thread(call)

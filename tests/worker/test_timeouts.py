@@ -34,9 +34,8 @@ def test_a_timeout_cancels_the_handler_and_fails_the_attempt(settings: Settings)
             token = await stage.put(task(timeout_ms=150, attempt=2, iteration=3))
             event = await stage.event(StepFailed)
             assert (event.failure.type, event.failure.retryable) == ("timeout", True)
-            assert "attempt 2 of iteration 3 ran longer than its timeout of 0.15 s" in (
-                event.failure.message
-            )
+            # A plain task has no iterations.
+            assert event.failure.message.startswith("attempt 2 ran longer than its timeout of 0.15")
             assert (event.token, event.head, ends) == (token, token, ["timeout"])
             await stage.until_acked()
 

@@ -15,8 +15,10 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
+from treadle.engine.inbox import Inbox
 from treadle.engine.inputs import Inputs
 from treadle.engine.intake import Intake
+from treadle.engine.overdue import Overdue
 from treadle.engine.registers import Registers
 from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
@@ -109,11 +111,13 @@ class Engine:
         await catch_up()
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
-        sweeping = asyncio.create_task(retention.run())
+        overdue = Overdue(js, subjects)
+        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue)]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
         await self._stopping.wait()
-        sweeping.cancel()
+        for sweep in sweeping:
+            sweep.cancel()
         for puller in self._pullers:
             await puller.stop()
         await intake.wait_idle(DRAIN_S)
@@ -148,7 +152,7 @@ def _wire(
     documents, definitions = Documents(js, subjects), Definitions(js, subjects)
     timers = Timers(js, subjects)
     inputs = Inputs(js, subjects, registers)
-    steps = Steps(registers, documents, definitions, timers)
+    steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects))
     driver = Driver(connection, subjects, registers, steps, inputs, timers)
     floor = AckFloor(js, subjects)
     runs = Runs(documents, registers, definitions, steps, driver, inputs, dead_letters, floor)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.messages import Event, RunRequested
 from treadle.sdk.subjects import Subjects
 
 _FRESH_S = 1.0
+_event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 class AckFloor:
@@ -30,3 +34,19 @@ class AckFloor:
         floor = int(info["ack_floor"]["stream_seq"]) + 1
         self._floors[partition] = (now, floor)
         return floor
+
+    async def may_start(self, run: str) -> bool:
+        """Return whether a request of the run is stored and may not have been handled yet."""
+        events = self._subjects.events_of_run(run)
+        start = await self.of(run)
+        async for stored in self._js.read(self._subjects.events_stream, events, start=start):
+            if _is_request(stored.data):
+                return True
+        return False
+
+
+def _is_request(data: bytes) -> bool:
+    try:
+        return isinstance(_event.decode(data), RunRequested)
+    except (ValueError, RecursionError):
+        return False  # It is set aside when it is handled.

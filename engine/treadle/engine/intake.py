@@ -18,6 +18,7 @@ from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.pending import Pending
 from treadle.engine.runs import Runs
 from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
@@ -104,7 +105,7 @@ class Intake:
         """Hand a batch back whose handling raised; what keeps raising is set aside."""
         run = batch[0].moment.run
         events = [pending.moment.id for pending in batch]
-        is_outage = isinstance(exc, ServerError | Unknown)
+        is_outage = _is_outage(exc)
         extra = {"run": run, "events": events, "error": repr(exc)}
         if is_outage:
             _log.warning("engine.handling-delayed %s", extra, extra=extra)
@@ -142,3 +143,8 @@ class Intake:
         else:
             delivery.ack()
         source.finished()
+
+
+def _is_outage(exc: Exception) -> bool:
+    """True when the server is to blame, not the event: it is away, electing, or full."""
+    return isinstance(exc, ServerError | Unknown) or (isinstance(exc, ApiError) and exc.transient)

@@ -1,7 +1,8 @@
 """Retention: what is left of a run goes, some time after the run has ended.
 
-Registers and checkpoints first, its events next, the document last: a register that comes back
-after a crash of the server still meets a document, or none, and is ended again either way.
+Registers and checkpoints first, its events and timers next, the document last: a register that
+comes back after a crash of the server still meets a document, or none, and is ended again
+either way.
 Every engine sweeps; deleting twice is deleting once.
 """
 
@@ -69,4 +70,7 @@ class Retention:
         subjects = self._subjects
         await self._js.purge(subjects.steps_stream, subjects.steps_of_run(run.run, run.domain))
         await self._js.purge(subjects.events_stream, subjects.events_of_run(run.run))
+        # Its timers were cleared when it ended; one may have fired in that moment.
+        await self._js.purge(subjects.timers_stream, subjects.timers_of_run(run.run))
+        await self._js.purge(subjects.timers_stream, subjects.fired_of_run(run.run))
         await self._js.purge(subjects.runs_stream, subjects.run_document(run.run))

@@ -25,20 +25,17 @@ from treadle.engine.pending import Pending
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
     Failure,
+    MessageSent,
     Parked,
     ResumeRequested,
     RunRequested,
     SignalReceived,
-    StepCompleted,
-    StepContinued,
-    StepFailed,
-    TaskDue,
-    TaskLost,
+    TaskEvent,
     TimerFired,
 )
 from treadle.sdk.run import RunDocument
@@ -50,8 +47,6 @@ UNKNOWN_RUN_DELIVERIES = 50
 on its way, or in another engine's hands. After that it is a dead letter."""
 
 _log = logging.getLogger("treadle.engine")
-
-TaskEvent = StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue
 
 
 class Runs:
@@ -86,12 +81,14 @@ class Runs:
         for pending, answer in zip(tasks, await self._settle(tasks), strict=True):
             if answer is Answer.LATER:
                 later.add(pending)
+            elif answer is Answer.STALE:
+                facts.extend(await self._moved_on(_address(pending), pending.moment))
             elif not isinstance(answer, Answer):
                 facts.append((answer, pending.moment))
         for pending in batch:
             if not isinstance(pending.event, TaskEvent):
                 facts.extend(await self._of_run_event(pending, later))
-        if facts and not await self._fold(batch[0].moment.run, facts, batch[0].domain):
+        if facts and not await self._fold_all(batch[0], facts):
             later = set(batch)
         failpoints.reach("engine.before-ack")
         for pending in batch:
@@ -121,7 +118,7 @@ class Runs:
     async def _settle_one(self, pending: Pending) -> Fact | Answer:
         event = pending.event
         assert isinstance(event, TaskEvent)
-        address = RegisterAddress(pending.domain, pending.moment.run, event.step, event.type)
+        address = _address(pending)
         answer = await self._steps.handle(address, event, pending.moment, pending.deliveries)
         if isinstance(answer, Answer):
             return answer
@@ -143,16 +140,17 @@ class Runs:
                 if isinstance(event, RunRequested):
                     self._inputs.outputs.put(moment.id, event.input)
                 return [(event, moment)]
-            case ResumeRequested():
-                return await self._resume(event, pending, later)
+            case ResumeRequested() | MessageSent():
+                return await self._move_on(event, pending, later)
             case TimerFired():
                 return await self._timer(event, pending, later)
             case _:
                 raise AssertionError(event)
 
-    async def _resume(
-        self, event: ResumeRequested, pending: Pending, later: set[Pending]
+    async def _move_on(
+        self, event: ResumeRequested | MessageSent, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
+        """Move parked steps on; a step that is not parked reads its messages by itself."""
         version = await self._documents.read(pending.moment.run)
         plan = await self._plan(version)
         if version is None or plan is None:
@@ -160,11 +158,10 @@ class Runs:
             return []
         facts: list[tuple[RunEvent, Moment]] = []
         for step_id, entry in version.run.steps.items():
-            if entry.status not in ("active", "parked") or event.step not in ("", step_id):
-                continue
             step = plan.steps[step_id]
-            if isinstance(step, SignalStep):
+            if entry.status not in ("active", "parked") or not _is_for(event, step):
                 continue
+            assert not isinstance(step, SignalStep)
             address = RegisterAddress(version.run.domain, version.run.run, step_id, step.type)
             placed = await self._registers.read(address)
             was_parked = placed is not None and isinstance(placed.register, Parked)
@@ -192,7 +189,45 @@ class Runs:
         answer = await self._steps.handle(address, event, pending.moment, pending.deliveries)
         if answer is Answer.LATER:
             later.add(pending)
+        if answer is Answer.STALE:
+            return await self._moved_on(address, pending.moment)
         return [] if isinstance(answer, Answer) else [(answer, pending.moment)]
+
+    async def _moved_on(
+        self, address: RegisterAddress, moment: Moment
+    ) -> list[tuple[RunEvent, Moment]]:
+        """Return the fact that a step moves which the document believes parked, if that is so.
+
+        Whoever moved it on may have died before it said so, or whoever parked it said so late.
+        """
+        version = await self._documents.read(address.run)
+        entry = version.run.steps.get(address.step) if version else None
+        if entry is None or entry.status != "parked":
+            return []
+        placed = await self._registers.read(address)
+        if placed is None or isinstance(placed.register, Parked | Ended):
+            return []
+        return [(resumed_fact(address.step, placed), moment)]
+
+    async def _fold_all(self, pending: Pending, facts: list[tuple[RunEvent, Moment]]) -> bool:
+        """Fold the facts, and what was true already when the document heard of a parked step."""
+        run_id, domain = pending.moment.run, pending.domain
+        if not await self._fold(run_id, facts, domain):
+            return False
+        since: list[tuple[RunEvent, Moment]] = []
+        for fact, moment in facts:
+            if isinstance(fact, StepParked):
+                address = await self._address_of(run_id, fact.step)
+                since += await self._moved_on(address, moment) if address else []
+        return not since or await self._fold(run_id, since, domain)
+
+    async def _address_of(self, run_id: str, step_id: str) -> RegisterAddress | None:
+        version = await self._documents.get(run_id)
+        plan = await self._plan(version)
+        if version is None or plan is None:
+            return None
+        step_type = plan.work(step_id).type
+        return RegisterAddress(version.run.domain, run_id, step_id, step_type)
 
     async def _fold(self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str) -> bool:
         """Apply the facts to the document and drive its effects; False if there is no run yet."""
@@ -256,19 +291,32 @@ class Runs:
         return await self._definitions.plan(version.run.workflow, version.run.definition)
 
     async def _later(self, pending: Pending) -> None:
-        if pending.deliveries < UNKNOWN_RUN_DELIVERIES:
+        # A document that cannot be stored, in a full stream, is no run that was never requested.
+        run = pending.moment.run
+        if pending.deliveries < UNKNOWN_RUN_DELIVERIES or await self._floor.may_start(run):
             pending.later(LATER_MS)
             return
         failure = Failure(
             "unknown_run",
-            f"run {pending.moment.run!r} has no document; it was never requested, or its "
-            "retention has passed",
+            f"run {run!r} has no document; it was never requested, or its retention has passed",
             retryable=False,
         )
         await self._dead_letters.event(
             "unknown_run", pending.subject, pending.moment, pending.data, failure
         )
         pending.ack()
+
+
+def _address(pending: Pending) -> RegisterAddress:
+    event = pending.event
+    assert isinstance(event, TaskEvent)
+    return RegisterAddress(pending.domain, pending.moment.run, event.step, event.type)
+
+
+def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
+    if isinstance(event, MessageSent):
+        return event.step == step.id and isinstance(step, AgentLoopStep)
+    return event.step in ("", step.id) and not isinstance(step, SignalStep)
 
 
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:

@@ -5,31 +5,39 @@
 
 An event whose id is the parent of the register's value was applied before: its effects are
 driven again. Anything else that does not hold the token is stale.
+
+A register that waits has an effect of its own: if a message is stored that it has not seen, it is
+woken by it. Whoever stores the register looks after the write, whoever handles the message looks
+at the register: one of the two sees the other's.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeGuard
 
 from treadle.engine.core import effects
 from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live, lost
-from treadle.engine.core.bounds import task_of
+from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
+from treadle.engine.inbox import Inbox
 from treadle.engine.registers import Conflict, Fenced, Registers
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
 from treadle.sdk.messages import (
     Ended,
     Failure,
+    MessageSent,
     Parked,
     Register,
+    ResumeRequested,
+    SettleEvent,
     Sleeping,
     StepCompleted,
-    StepContinued,
-    StepFailed,
+    StepWaiting,
     Task,
     TimerFired,
 )
@@ -46,6 +54,8 @@ class Answer(Enum):
     """What to do with an event that gives no fact."""
 
     DONE = "done"
+    STALE = "stale"
+    """It changed nothing, and what it may have changed before has changed again."""
     LATER = "later"
 
 
@@ -53,12 +63,18 @@ class Steps:
     """Moves registers."""
 
     def __init__(
-        self, registers: Registers, documents: Documents, definitions: Definitions, timers: Timers
+        self,
+        registers: Registers,
+        documents: Documents,
+        definitions: Definitions,
+        timers: Timers,
+        inbox: Inbox,
     ) -> None:
         self._registers = registers
         self._documents = documents
         self._definitions = definitions
         self._timers = timers
+        self._inbox = inbox
 
     async def handle(
         self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
@@ -71,7 +87,7 @@ class Steps:
         if placed is None:
             return Answer.LATER
         if placed.register.parent == moment.id:
-            return await self._driven(address, placed, moment)
+            return await self._driven(address, placed, event)
         if not is_live(placed.register):
             return Answer.DONE
         if not is_known and not await self._is_active(address):
@@ -94,15 +110,17 @@ class Steps:
         plan = await self._definitions.plan(task.workflow, task.definition)
         if plan is None:
             return Answer.LATER
-        new = advance(plan.work(address.step), placed, event, moment)
+        step = plan.work(address.step)
+        newest = await self._newest(address, event)
+        new = advance(step, placed, event, moment, newest)
         if new is register:
             if isinstance(event, TimerFired):
                 # Fired early: the redo of an older event has replaced the schedule that stands.
                 await self.set_timers(address, register)
-            return Answer.DONE
+            return Answer.STALE
         token = head = placed.sequence
         follow = True
-        if isinstance(event, StepContinued | StepCompleted | StepFailed):
+        if isinstance(event, SettleEvent):
             head, follow = event.head, False
         outcome = await self._registers.move(address, new, token=token, head=head, follow=follow)
         if isinstance(outcome, Conflict):
@@ -113,19 +131,67 @@ class Steps:
                 address, lost(register, moment), token=token, head=token, follow=True
             )
         if isinstance(outcome, Fenced | Conflict):
-            return Answer.DONE
+            return Answer.STALE
         failpoints.reach("engine.register-stored")
         placed = outcome.placed
         before = task.deadline_ms if isinstance(register, Task) else -1
         if _needs_timers(placed.register, before):
             await self.set_timers(address, placed.register)
-        return _fact(address.step, placed)
+        return await self._told(address, placed, moves=isinstance(register, Parked))
 
     async def _driven(
-        self, address: RegisterAddress, placed: Placed, moment: Moment
+        self, address: RegisterAddress, placed: Placed, event: RegisterEvent
     ) -> Fact | Answer:
         await self.set_timers(address, placed.register)
+        moves = isinstance(event, MessageSent | TimerFired | ResumeRequested)
+        return await self._told(address, placed, moves=moves)
+
+    async def _told(
+        self, address: RegisterAddress, placed: Placed, *, moves: bool
+    ) -> Fact | Answer:
+        """Return what the document has to hear of a register that this event has brought here.
+
+        ``moves`` says that the document may believe it parked.
+        """
+        if _waits(placed.register):
+            standing = await self._woken(address, placed)
+            moves, placed = standing is not placed, standing
+        if moves and is_live(placed.register) and not isinstance(placed.register, Parked):
+            return resumed_fact(address.step, placed)
         return _fact(address.step, placed)
+
+    async def _newest(self, address: RegisterAddress, event: RegisterEvent) -> int:
+        """Return the newest message to the step, if the verdict depends on it."""
+        if not isinstance(event, StepCompleted | StepWaiting) or not event.takes_messages:
+            return 0
+        message = await self._inbox.newest(address)
+        failpoints.reach("engine.messages-looked")
+        return message.moment.sequence if message else 0
+
+    async def _woken(self, address: RegisterAddress, placed: Placed) -> Placed:
+        """Wake a waiting register by a message that is stored; return what stands then."""
+        message = await self._inbox.newest(address)
+        while message is not None and _waits(placed.register):
+            task = task_of(placed.register)
+            plan = await self._definitions.plan(task.workflow, task.definition)
+            if plan is None:
+                return placed
+            step = plan.work(address.step)
+            new = advance(step, placed, message.event, message.moment)
+            if new is placed.register:
+                return placed
+            token = placed.sequence
+            outcome = await self._registers.move(address, new, token=token, head=token, follow=True)
+            assert not isinstance(outcome, Conflict)
+            if isinstance(outcome, Fenced):
+                if outcome.head is None:
+                    return placed
+                placed = outcome.head
+                continue
+            placed = outcome.placed
+            failpoints.reach("engine.register-woken")
+            await self.set_timers(address, placed.register)
+        return placed
 
     async def set_timers(self, address: RegisterAddress, register: Register) -> None:
         """Drive the effects of a register as it stands."""
@@ -170,9 +236,13 @@ def _may_be_old(placed: Placed, event: RegisterEvent, moment: Moment) -> bool:
     return token != placed.sequence
 
 
+def _waits(register: Register) -> TypeGuard[Parked]:
+    return isinstance(register, Parked) and register.waits
+
+
 def _needs_timers(register: Register, deadline_before_ms: int) -> bool:
-    if isinstance(register, Sleeping):
-        return True
+    if isinstance(register, Sleeping | Parked):
+        return register.due_ms > 0
     return isinstance(register, Task) and register.deadline_ms not in (0, deadline_before_ms)
 
 
@@ -187,10 +257,17 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
                 register.failure,
                 register.parent,
                 placed.sequence,
+                register.spent,
             )
         case Parked():
             return StepParked(
-                step, register.reason, register.task.iteration, register.parent, placed.sequence
+                step,
+                register.reason,
+                register.task.iteration,
+                register.parent,
+                placed.sequence,
+                register.waits,
+                spent_by(register.task),
             )
         case _:
             return Answer.DONE

@@ -24,14 +24,10 @@ class Timers:
 
     async def set(self, run: str, timer: SetTimer) -> None:
         """Make the timer's event fire at its time; a second call with one id replaces it."""
-        due = datetime.fromtimestamp(timer.due_ms / 1000, UTC)
         await self._js.store(
             self._subjects.timer(run, timer.id),
             msgspec.json.encode(timer.event),
-            headers={
-                "Nats-Schedule": f"@at {due.strftime('%Y-%m-%dT%H:%M:%S.%fZ')}",
-                "Nats-Schedule-Target": self._subjects.fired(run, timer.id),
-            },
+            headers=schedule(timer.due_ms, self._subjects.fired(run, timer.id)),
         )
 
     async def clear(self, run: str) -> None:
@@ -39,3 +35,12 @@ class Timers:
         stream = self._subjects.timers_stream
         await self._js.purge(stream, self._subjects.timers_of_run(run))
         await self._js.purge(stream, self._subjects.fired_of_run(run))
+
+
+def schedule(due_ms: int, target: str) -> dict[str, str]:
+    """Return the headers that make a message one that is published to ``target`` at a time."""
+    due = datetime.fromtimestamp(due_ms / 1000, UTC)
+    return {
+        "Nats-Schedule": f"@at {due.strftime('%Y-%m-%dT%H:%M:%S.%fZ')}",
+        "Nats-Schedule-Target": target,
+    }

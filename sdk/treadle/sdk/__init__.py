@@ -26,6 +26,7 @@ from treadle.sdk.errors import (
     UnknownWorkflow,
     UserError,
 )
+from treadle.sdk.spending import Spent
 
 __all__ = [
     "Client",
@@ -43,6 +44,7 @@ __all__ = [
     "ServerError",
     "ServerUnavailable",
     "ServerUnsuitable",
+    "Spent",
     "StepRef",
     "TreadleError",
     "UnknownRun",

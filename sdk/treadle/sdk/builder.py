@@ -134,6 +134,11 @@ class Workflow(Generic[InputT]):
         on_limit: OnLimit = "fail",
         budget_warn_at: int = 0,
         budget_force_at: int = 0,
+        max_tool_calls: int = 0,
+        max_input_tokens: int = 0,
+        max_output_tokens: int = 0,
+        max_total_tokens: int = 0,
+        max_cost_usd: float = 0,
     ) -> StepRef:
         """Add a step that iterates until its handler completes it or a bound is reached.
 
@@ -142,6 +147,8 @@ class Workflow(Generic[InputT]):
         iteration and ``retry`` applies to each iteration on its own; 0 is unlimited or none.
         ``on_limit`` is what a reached bound does. From ``budget_warn_at`` and
         ``budget_force_at`` on, the handler is told that its iterations run out.
+        ``max_tool_calls``, ``max_..._tokens`` and ``max_cost_usd`` bound what the handler reports
+        with ``ctx.report_spent``; the engine counts it.
         """
         path = self._next_path()
         loop = {} if cast("object", max_iterations) is None else {"max_iterations": max_iterations}
@@ -158,6 +165,11 @@ class Workflow(Generic[InputT]):
             on_limit=on_limit,
             budget_warn_at=budget_warn_at,
             budget_force_at=budget_force_at,
+            max_tool_calls=max_tool_calls,
+            max_input_tokens=max_input_tokens,
+            max_output_tokens=max_output_tokens,
+            max_total_tokens=max_total_tokens,
+            max_cost_usd=max_cost_usd,
         )
 
     def wait_for_signal(

@@ -45,7 +45,7 @@ class _StepBase(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
     id: str
-    """Name of the step, unique in its workflow: ``[A-Za-z0-9_-]{1,64}``."""
+    """Name of the step, unique in its workflow: ``[A-Za-z0-9_][A-Za-z0-9_-]{0,63}``."""
     after: tuple[str, ...] = ()
     """Steps that must have completed before this one starts."""
 
@@ -82,6 +82,17 @@ class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", 
     """Iteration from which ``ctx.budget`` reads ``warn``; 0 is never. Advisory."""
     budget_force_at: int = 0
     """Iteration from which ``ctx.budget`` reads ``force``; 0 is never. Advisory."""
+    max_tool_calls: int = 0
+    """Tool calls the loop may report; 0 is unlimited. Like all bounds, it is asked between
+    iterations, and a handler may ask what is left of it."""
+    max_input_tokens: int = 0
+    """Tokens the loop may report as read; 0 is unlimited."""
+    max_output_tokens: int = 0
+    """Tokens the loop may report as written; 0 is unlimited."""
+    max_total_tokens: int = 0
+    """Tokens the loop may report as read or written; 0 is unlimited."""
+    max_cost_usd: float = 0
+    """Dollars the loop may report as spent; 0 is unlimited."""
 
 
 class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only=True):
@@ -107,7 +118,7 @@ class WorkflowDefinition(
     """A named DAG of steps. Its version is the hash of its content."""
 
     name: str
-    """``[A-Za-z0-9_-]{1,64}``."""
+    """``[A-Za-z0-9_][A-Za-z0-9_-]{0,63}``."""
     steps: tuple[Step, ...]
     """In the order written; the order carries no meaning, ``after`` does."""
     timeout_s: float = 0

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from treadle.sdk.messages import Failure
 
 
+def sentence(text: str) -> str:
+    """Return the text with one full stop at its end, whatever a user's message ends with."""
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
 class TreadleError(Exception):
     """Base of all errors of this package."""
 
@@ -47,7 +53,8 @@ class InvalidId(UserError):
         self.value = value
         super().__init__(
             f"{field} {value!r} is not a valid id: 1 to 64 of the characters A-Z a-z 0-9 _ - are "
-            f"allowed, because ids become parts of NATS subjects. Choose another {field}."
+            "allowed, the first of them not -, because ids become parts of NATS subjects and "
+            f"arguments of commands. Choose another {field}."
         )
 
 
@@ -86,7 +93,7 @@ class InvalidPayload(UserError):
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         self.what = what
-        super().__init__(f"{what}: {why}. {remedy}")
+        super().__init__(f"{what}: {sentence(why)} {sentence(remedy)}")
 
 
 class UnknownWorkflow(UserError):
@@ -114,7 +121,7 @@ class RunConflict(UserError):
 
     def __init__(self, run: str, why: str, remedy: str) -> None:
         self.run = run
-        super().__init__(f"run {run!r} {why}. {remedy}")
+        super().__init__(f"run {run!r} {sentence(why)} {sentence(remedy)}")
 
 
 class HandlerError(UserError):
@@ -122,20 +129,20 @@ class HandlerError(UserError):
 
 
 class RunFailed(TreadleError):
-    """The run ended as failed."""
+    """The run ended as failed; ``iteration`` is None unless an agent loop failed it."""
 
     def __init__(
-        self, run: str, step: str, iteration: int, failure: Failure, hint: str = ""
+        self, run: str, step: str, iteration: int | None, failure: Failure, hint: str = ""
     ) -> None:
         self.run = run
         self.step = step
         self.iteration = iteration
         self.failure = failure
-        where = f"step {step!r}, iteration {iteration}" if step else "the run itself"
+        where = f"step {step!r}" if step else "the run itself"
+        if step and iteration is not None:
+            where = f"{where}, iteration {iteration}"
         next_step = hint or f"See it: `treadle run show {run}`."
-        super().__init__(
-            f"run {run!r} failed at {where}: {failure.type}: {failure.message}. {next_step}"
-        )
+        super().__init__(f"run {run!r} failed at {where}: {sentence(str(failure))} {next_step}")
 
 
 class RunCancelled(TreadleError):
@@ -144,7 +151,7 @@ class RunCancelled(TreadleError):
     def __init__(self, run: str, reason: str = "") -> None:
         self.run = run
         self.reason = reason
-        super().__init__(f"run {run!r} was cancelled{': ' + reason if reason else ''}.")
+        super().__init__(sentence(f"run {run!r} was cancelled{': ' + reason if reason else ''}"))
 
 
 class ServerError(TreadleError):

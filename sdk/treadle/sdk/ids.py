@@ -1,7 +1,8 @@
 """Names and ids: what they may hold, and fresh ones.
 
 An id becomes a token of a NATS subject, so a dot, a wildcard, white space or a non-ASCII
-character would address something else. They are refused at the edge, never escaped.
+character would address something else. It also becomes an argument of commands, where a leading
+hyphen would make an option of it. They are refused at the edge, never escaped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from treadle.sdk.errors import InvalidId
 
 ID_CHARS_MAX = 64
 _process_nonce = ""
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z")
 
 
 def is_id(text: object) -> bool:

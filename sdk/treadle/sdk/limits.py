@@ -37,6 +37,15 @@ ATTEMPTS_MAX = 1_000
 """Executions under one retry policy. At a minute of delay that is most of a day; what fails longer
 needs a person, not an attempt."""
 
+LOSSES_MAX = 10
+"""Workers that may vanish over one iteration before it is taken for the cause."""
+
+SPENDING_MAX = 10**12
+"""Tool calls or tokens of one loop. A trillion tokens is more than any run can pay for."""
+
+COST_USD_MAX = 1_000_000.0
+"""Dollars of one loop. A bound above that bounds nothing."""
+
 MULTIPLIER_MAX = 100.0
 """Factor of exponential growth. Anything above reaches ``max_delay_s`` at the second failure."""
 
@@ -72,6 +81,8 @@ _BUDGET = Range(
     0, ITERATIONS_MAX, "it is the iteration from which the handler is told, where 0 means never"
 )
 
+_SPENDING = Range(0, SPENDING_MAX, "it is how much the loop may use, where 0 means any amount")
+
 #: Every number of a definition, by the name of its field.
 RANGES: dict[str, Range] = {
     "timeout_s": _DURATION,
@@ -87,6 +98,12 @@ RANGES: dict[str, Range] = {
     ),
     "budget_warn_at": _BUDGET,
     "budget_force_at": _BUDGET,
+    **dict.fromkeys(
+        ("max_tool_calls", "max_input_tokens", "max_output_tokens", "max_total_tokens"), _SPENDING
+    ),
+    "max_cost_usd": Range(
+        0, COST_USD_MAX, "it is the dollars the loop may spend, where 0 means any amount"
+    ),
     "max_attempts": Range(
         1, ATTEMPTS_MAX, "it counts executions, the first included, where 1 means no retry"
     ),

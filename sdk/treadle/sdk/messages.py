@@ -1,7 +1,7 @@
 """The wire: every message that engine, worker and client exchange.
 
-    client  --RunRequested, SignalReceived, CancelRequested, ResumeRequested-->  events stream
-    worker  --StepContinued, StepCompleted, StepFailed, TaskLost, TaskDue---->  events stream
+    client  --RunRequested, SignalReceived, MessageSent, CancelRequested, ResumeRequested-->  events
+    worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
     engine  --Task, Delayed, Sleeping, Parked, Ended (registers)------------>  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
@@ -20,6 +20,8 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
+
 NO_RAW = msgspec.Raw(b"null")
 
 
@@ -34,6 +36,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Least delay before the next attempt that the handler asked for."""
     traceback: str = ""
     """Bounded text for people; code never parses it."""
+
+    def __str__(self) -> str:
+        """What failed, in words: exceptions without a text are their type alone."""
+        return f"{self.type}: {self.message}" if self.message.strip() else self.type
 
 
 # ------------------------------------------------------------------ inputs of a task
@@ -91,6 +97,24 @@ class SignalReceived(
     """Chosen by the sender: two signals with one id are one signal."""
 
 
+MessageKind = Literal["steer", "follow_up", "reply"]
+
+
+class MessageSent(_FromClient, frozen=True, tag="run.message", tag_field="event", kw_only=True):
+    """A message to a loop, stored on a subject of the step's own, where its worker reads it.
+
+    It is appended by compare-and-set, so that one step has one message of an id, for ever.
+    """
+
+    step: str
+    kind: MessageKind = "steer"
+    """A label for the handler: ``steer`` what it is doing, ``follow_up`` what it has done,
+    ``reply`` to what it asked."""
+    id: str
+    """Chosen by the sender: two messages to one step with one id are one message."""
+    payload: msgspec.Raw = NO_RAW
+
+
 class CancelRequested(
     _FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
 ):
@@ -108,6 +132,9 @@ class ResumeRequested(
     add_iterations: int = 0
     max_duration_ms: int = 0
     add_duration_ms: int = 0
+    max_spending: SpendingLimits = UNLIMITED
+    add_spending: SpendingLimits = UNLIMITED
+    """What is unlimited stays so, whatever is named here."""
 
 
 # ------------------------------------------------------------------ worker -> engine
@@ -123,22 +150,41 @@ class _Settle(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     worker: str = ""
 
 
-class StepContinued(_Settle, frozen=True, tag="step.continued", tag_field="event", kw_only=True):
+class _Verdict(_Settle, frozen=True, kw_only=True):
     head: int
     """Newest sequence of the register and checkpoint pair the execution knows."""
+    spent: Spent = NOTHING
+    """What this iteration has used so far, all its attempts together: a count that is repeated
+    counts once."""
+    seen: int = 0
+    """Sequence of the newest message to the step that the execution took note of; 0 is none."""
+    takes_messages: bool = False
+    """The handler asks for messages: the step does not end while there is one it has not seen."""
+
+
+class StepContinued(_Verdict, frozen=True, tag="step.continued", tag_field="event", kw_only=True):
     output: msgspec.Raw = NO_RAW
     """The next iteration's input."""
     delay_ms: int = -1
     """Pause before the next iteration; -1 is the loop's own ``loop_delay_s``."""
 
 
-class StepCompleted(_Settle, frozen=True, tag="step.completed", tag_field="event", kw_only=True):
-    head: int
+class StepWaiting(_Verdict, frozen=True, tag="step.waiting", tag_field="event", kw_only=True):
+    """The iteration is done, and the next one begins when a message comes or the time has."""
+
+    reason: str = ""
+    """What it waits for, in words."""
+    due_ms: int = 0
+    """When it goes on in any case; 0 is never."""
+    output: msgspec.Raw = NO_RAW
+    """The next iteration's input."""
+
+
+class StepCompleted(_Verdict, frozen=True, tag="step.completed", tag_field="event", kw_only=True):
     output: msgspec.Raw = NO_RAW
 
 
-class StepFailed(_Settle, frozen=True, tag="step.failed", tag_field="event", kw_only=True):
-    head: int
+class StepFailed(_Verdict, frozen=True, tag="step.failed", tag_field="event", kw_only=True):
     failure: Failure
 
 
@@ -174,9 +220,9 @@ class TimerFired(
     due_ms: int = 0
 
 
-SettleEvent = StepContinued | StepCompleted | StepFailed
-TaskEvent = StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue
-ClientEvent = RunRequested | SignalReceived | CancelRequested | ResumeRequested
+SettleEvent = StepContinued | StepWaiting | StepCompleted | StepFailed
+TaskEvent = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost | TaskDue
+ClientEvent = RunRequested | SignalReceived | MessageSent | CancelRequested | ResumeRequested
 Event = TaskEvent | ClientEvent | TimerFired
 
 
@@ -220,6 +266,13 @@ class Task(
     """Name of the bound that was reached, when this is the last, wrapping-up iteration."""
     last_failure: Failure | None = None
     """Why the previous attempt of this iteration failed."""
+    seen: int = 0
+    """Newest message to the step that committed iterations took note of."""
+    limits: SpendingLimits = UNLIMITED
+    spent: Spent = NOTHING
+    """What the committed iterations have used."""
+    spent_now: Spent = NOTHING
+    """What the attempts of this iteration have used, as far as they told."""
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):
@@ -242,13 +295,25 @@ class Sleeping(msgspec.Struct, frozen=True, tag="sleeping", tag_field="kind", kw
     due_ms: int
 
 
-class Parked(msgspec.Struct, frozen=True, tag="parked", tag_field="kind", kw_only=True):
-    """A step that reached a bound and waits to be resumed."""
+class Parked(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag="parked", tag_field="kind", kw_only=True
+):
+    """A step that reached a bound and waits to be resumed; or that waits because it said so.
+
+    No worker is held, however long. ``task`` is what is dispatched when it goes on.
+    """
 
     parent: str
     task: Task
     reason: str
+    """The bound; of a step that waits, what it waits for, in its own words."""
     parked_ms: int
+    waits: bool = False
+    """Its handler asked to wait: a message to the step, or ``due_ms``, sends it on too."""
+    due_ms: int = 0
+    """When it goes on in any case; 0 is never."""
+    seen: int = 0
+    """Messages up to this sequence do not send it on."""
 
 
 Outcome = Literal["completed", "failed", "cancelled"]
@@ -268,6 +333,8 @@ class Ended(
     failure: Failure | None = None
     started_ms: int = 0
     ended_ms: int = 0
+    spent: Spent = NOTHING
+    """What the step has used in all."""
 
 
 Register = Task | Delayed | Sleeping | Parked | Ended
@@ -303,6 +370,14 @@ class WorkerPresence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     domain: str = "main"
     started_ms: int = 0
     version: str = ""
+    blocked_ms: int = 0
+    """For how long its event loop has stood still; 0 while it goes round."""
+    blocked_at: str = ""
+    """The line that holds the loop, as ``file:line``."""
+    blocked_type: str = ""
+    """Task type of the handler on that line; empty when it is not known which."""
+    blocked_run: str = ""
+    """The run whose task that handler executes."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):

@@ -11,9 +11,14 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.messages import Failure
+from treadle.sdk.spending import NOTHING, Spent
 
 RunStatus = Literal["running", "parked", "completed", "failed", "cancelled"]
 StepStatus = Literal["waiting", "active", "parked", "completed", "failed", "cancelled"]
+
+WAITING = "waiting"
+"""Failure type of a parked step whose handler asked to wait; its message says for what. Any other
+type is the bound at which the step parked."""
 
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
@@ -32,6 +37,8 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     position: int = 0
     """Sequence of the register's value that the entry tells of: a fact about an older value
     comes late and changes nothing."""
+    spent: Spent = NOTHING
+    """What the step has used, known when it has ended or parked."""
 
 
 class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

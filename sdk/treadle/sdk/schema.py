@@ -19,7 +19,7 @@ from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.ids import ID_CHARS_MAX
 from treadle.sdk.limits import NON_RETRYABLE_MAX, RANGES, STEPS_MAX, TEXT_CHARS_MAX, WORD_CHARS_MAX
 
-_ID = {"pattern": f"^[A-Za-z0-9_-]{{1,{ID_CHARS_MAX}}}$"}
+_ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
 #: What the types cannot say, by field.
 _NARROWER: dict[str, dict[str, Any]] = {

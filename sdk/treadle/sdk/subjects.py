@@ -1,8 +1,10 @@
 """Every stream, bucket, subject, consumer and message id, built in this one file.
 
     <ns>_EVENTS   <ns>.evt.<domain>.<partition>.<run>          inputs: the run's history
+                  <ns>.evt.<domain>:<step>.<partition>.<run>     messages to a step, part of it
     KV_<ns>_steps $KV.<ns>_steps.<domain>.<run>.<step>.t.<type>  register of a step
                   $KV.<ns>_steps.<domain>.<run>.<step>.c         its checkpoint
+                  $KV.<ns>_steps.<domain>.<run>.<step>.j.<n>     a record of its journal
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
@@ -28,6 +30,8 @@ class EventAddress:
     domain: str
     partition: int
     run: str
+    step: str = ""
+    """Of a message's subject: the step it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,13 @@ class Subjects:
     def event(self, run: str, domain: str = MAIN_DOMAIN) -> str:
         return f"{self.namespace}.evt.{domain}.{self.partition(run)}.{run}"
 
+    def messages(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
+        """The messages to one step, and nothing else: ids hold no colon.
+
+        They match every filter on the run's events, so its history has them in their order.
+        """
+        return f"{self.namespace}.evt.{domain}:{step}.{self.partition(run)}.{run}"
+
     def events_of_run(self, run: str) -> str:
         return f"{self.namespace}.evt.*.{self.partition(run)}.{run}"
 
@@ -89,6 +100,11 @@ class Subjects:
 
     def timer(self, run: str, timer_id: str) -> str:
         return f"{self.namespace}.tmr.{run}.{timer_id}"
+
+    def parse_timer(self, subject: str) -> tuple[str, str]:
+        """Return the run and the id of a timer's subject."""
+        run, timer_id = subject[len(self.namespace) + 1 :].split(".")[1:]
+        return run, timer_id
 
     def timers_of_run(self, run: str) -> str:
         return f"{self.namespace}.tmr.{run}.*"
@@ -104,7 +120,8 @@ class Subjects:
         parts = subject[len(self.namespace) + 1 :].split(".")
         match parts:
             case ["evt", domain, partition, run]:
-                return EventAddress(domain, int(partition), run)
+                domain, _, step = domain.partition(":")
+                return EventAddress(domain, int(partition), run, step)
             case ["fire", partition, run, _]:
                 return EventAddress(MAIN_DOMAIN, int(partition), run)
             case _:
@@ -118,8 +135,21 @@ class Subjects:
     def checkpoint(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
         return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.c"
 
+    def record(self, run: str, step: str, number: int, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.j.{number}"
+
+    def records(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.{step}.j.*"
+
+    def parse_record(self, subject: str) -> int:
+        """Return the number in a record's subject; raise ``ValueError`` if it is none."""
+        parts = subject.split(".")
+        if len(parts) != 7 or parts[5] != "j":
+            raise ValueError(f"not a record's subject: {subject!r}")
+        return int(parts[6])
+
     def pair(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
-        """The one filter under which all writers of a register and its checkpoint fence.
+        """The one filter under which all writers beside a register fence, itself included.
 
         R3 compares in-flight writes by this string, so it must be byte-identical everywhere.
         """

@@ -11,12 +11,16 @@ from treadle.worker.context import (
     SyncTaskContext,
     TaskContext,
 )
+from treadle.worker.mailbox import ReceivedMessage
 from treadle.worker.process import serve
+from treadle.worker.spending import Remaining
 from treadle.worker.worker import Worker
 
 __all__ = [
     "CheckpointInfo",
     "LoopContext",
+    "ReceivedMessage",
+    "Remaining",
     "SyncLoopContext",
     "SyncTaskContext",
     "TaskContext",

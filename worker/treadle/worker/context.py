@@ -22,16 +22,22 @@ import msgspec
 from treadle.sdk import payload
 from treadle.sdk.errors import HandlerError
 from treadle.sdk.messages import Failure
+from treadle.sdk.spending import Spent
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
-from treadle.worker.failure import MESSAGE_CHARS_MAX, bounded, describe
-from treadle.worker.verdict import Complete, Continue, Fail
+from treadle.worker.failure import MESSAGE_CHARS_MAX, bounded, describe, place_of
+from treadle.worker.mailbox import ReceivedMessage
+from treadle.worker.spending import Remaining, remaining
+from treadle.worker.verdict import Complete, Continue, Fail, Wait
 
 if TYPE_CHECKING:
     from treadle.sdk.messages import Checkpoint
-    from treadle.worker.execution import Call
+    from treadle.worker.execution import Call, Record
 
 I = TypeVar("I")  # noqa: E741 — the input's type; a longer name would be read in every handler
 T = TypeVar("T")
+
+REASON_CHARS_MAX = 500
+"""Of what a step says it waits for, or of what type its failure is: the run's document has it."""
 
 DELAY_S_MAX = 366 * 24 * 3600.0
 """A year: longer is a mistyped unit."""
@@ -143,10 +149,12 @@ class _Context(Generic[I]):
         self._call.verdicts.append(verdict)
         return verdict
 
-    def fail(self, error: BaseException | str, *, retryable: bool | None = None) -> Fail:
+    def fail(
+        self, error: BaseException | str, *, retryable: bool | None = None, type: str = ""
+    ) -> Fail:
         """Return the verdict that this attempt failed; the retry policy decides what follows.
 
-        ``retryable`` overrides what the exception itself says.
+        ``retryable`` and ``type`` override what the exception itself says.
         """
         if isinstance(error, BaseException):
             failure = describe(error)
@@ -154,7 +162,10 @@ class _Context(Generic[I]):
             failure = Failure(type="failed", message=bounded(error, MESSAGE_CHARS_MAX))
         if retryable is not None:
             failure = msgspec.structs.replace(failure, retryable=retryable)
-        verdict = Fail(failure)
+        if type:
+            failure = msgspec.structs.replace(failure, type=bounded(type, REASON_CHARS_MAX))
+        place = place_of(error if isinstance(error, BaseException) else None)
+        verdict = Fail(failure, place)
         self._call.verdicts.append(verdict)
         return verdict
 
@@ -206,6 +217,52 @@ class _Loop:
         """Name of the bound that was reached, if this is the last, wrapping-up iteration."""
         return self._call.task.wrap_up
 
+    @property
+    def spent(self) -> Spent:
+        """What the loop has used: its committed iterations, and this one so far."""
+        return self._call.task.spent + self._call.spent_now
+
+    @property
+    def spent_now(self) -> Spent:
+        """What this iteration has used, by all its attempts, as far as they told."""
+        return self._call.spent_now
+
+    @property
+    def remaining(self) -> Remaining:
+        """What may still be used; ``None`` where there is no bound."""
+        return remaining(self._call.task.limits, self.spent)
+
+    def report_spent(self, spent: Spent) -> None:
+        """Say what this iteration has used so far, all its attempts included.
+
+        A later report replaces the earlier one and lowers nothing, so saying it again counts
+        once: report a sum that is kept with the state, or ``ctx.spent_now + Spent(tool_calls=1)``.
+        It is told with the verdict; bounds are asked between iterations.
+        """
+        self._call.report_spent(spent)
+
+    def wait(
+        self, reason: str, until: datetime | timedelta | None = None, state: Any = None
+    ) -> Wait:
+        """Return the verdict that ends this iteration and holds the next one back.
+
+        It begins, with ``state`` as its input, when a message to the step comes that this
+        execution has not seen, at ``until``, or when someone resumes the run. Meanwhile no worker
+        is held, and the time does not count against ``max_duration``. Raises ``InvalidPayload``
+        if the state cannot be stored.
+        """
+        step = self._call.address.step
+        if not self._call.task.loop:
+            raise HandlerError(
+                f"step {step!r} is a task and its handler asked to wait; only an agent loop does. "
+                "Define the step with agent_loop(...), or wait in a signal step before it."
+            )
+        due_ms = _due_ms(step, until, self._call.port.now_ms())
+        raw = payload.encode(f"state of step {step!r}", state)
+        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms)
+        self._call.verdicts.append(verdict)
+        return verdict
+
     def continue_(self, output: Any = None, delay: float | timedelta | None = None) -> Continue:
         """Return the verdict that asks for another iteration, whose input is ``output``.
 
@@ -256,6 +313,35 @@ class LoopContext(_Loop, TaskContext[I]):
 
     __slots__ = ()
 
+    async def append_record(self, number: int, body: bytes) -> None:
+        """Append JSON to the step's journal: record ``number``, counted from 0 without a gap.
+
+        Stored under the fence, like a checkpoint, and kept with the run. Raises
+        ``asyncio.CancelledError`` if this execution has been overtaken.
+        """
+        await self._call.append_record(number, body)
+
+    async def read_records(self) -> list[Record]:
+        """Return the step's journal: all records, in order."""
+        return await self._call.read_records()
+
+    @property
+    def newest_record(self) -> int:
+        """Sequence of the newest record or checkpoint of the step; -1 when it is not known.
+
+        What a worker remembers of a step is good as long as this is what it was.
+        """
+        return self._call.newest
+
+    async def messages(self, after: int | None = None) -> list[ReceivedMessage]:
+        """Return the messages to this step that follow a sequence, oldest first.
+
+        Without ``after``: those that no committed iteration has read. What is returned counts as
+        seen. A handler that asks is never ended by ``complete`` over a message it has not seen:
+        then there is another iteration, with the output as its input.
+        """
+        return await self._call.read_messages(after)
+
 
 class SyncTaskContext(_Context[I]):
     """The execution of a task, for a plain function: it runs in a thread and may block."""
@@ -298,6 +384,10 @@ class SyncLoopContext(_Loop, SyncTaskContext[I]):
 
     __slots__ = ()
 
+    def messages(self, after: int | None = None) -> list[ReceivedMessage]:
+        """Return the messages to this step that follow a sequence: see ``LoopContext``."""
+        return self._wait(self._call.read_messages(after))
+
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
     try:
@@ -306,13 +396,26 @@ async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
         return exc
 
 
+def _due_ms(step: str, until: datetime | timedelta | None, now_ms: int) -> int:
+    if until is None:
+        return 0
+    if isinstance(until, timedelta):
+        return now_ms + (_delay_ms(step, until) if until > timedelta(0) else 0)
+    if until.tzinfo is None:
+        raise HandlerError(
+            f"step {step!r} waits until {until}, which names no time zone, so it is another time "
+            "on another host. Give a datetime with one, such as datetime.now(UTC), or a timedelta."
+        )
+    return max(1, round(until.timestamp() * 1000))
+
+
 def _delay_ms(step: str, delay: float | timedelta | None) -> int:
     if delay is None:
         return -1
     delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
     if not math.isfinite(delay_s) or not 0 <= delay_s <= DELAY_S_MAX:
         raise HandlerError(
-            f"step {step!r} continues with a delay of {delay_s} s; it must be 0 to "
+            f"step {step!r} asks to go on with a delay of {delay_s} s; it must be 0 to "
             f"{DELAY_S_MAX:.0f} s, a year. Give seconds or a timedelta in that range."
         )
     return round(delay_s * 1000)

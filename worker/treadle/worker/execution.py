@@ -24,9 +24,11 @@ import msgspec
 from treadle.sdk import payload
 from treadle.sdk.errors import HandlerError, ServerUnavailable
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
+from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
 from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
-from treadle.worker.failure import describe
+from treadle.worker.failure import describe, place_of, place_of_function
+from treadle.worker.mailbox import Letters, ReceivedMessage
 from treadle.worker.registry import Handler
 from treadle.worker.verdict import (
     Complete,
@@ -36,11 +38,23 @@ from treadle.worker.verdict import (
     Stopped,
     StopReason,
     Verdict,
+    Wait,
 )
 
 
 class Fenced(Exception):
     """The step has moved on, or another execution has saved first: this one must stop."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One record of a step's journal, as it is stored."""
+
+    token: int
+    """The fencing token of the execution that wrote it."""
+    iteration: int
+    nonce: str
+    """Fresh per write: recognises a write whose acknowledgement was lost."""
+    body: msgspec.Raw
 
 
 class ExecutionPort(Protocol):
@@ -66,6 +80,21 @@ class ExecutionPort(Protocol):
         """Store a checkpoint and return it; raise ``Fenced`` if it may not be stored."""
         ...
 
+    async def read_messages(self, after: int) -> Letters:
+        """Return the messages to the step that follow that sequence."""
+        ...
+
+    async def append_record(self, number: int, body: bytes) -> int:
+        """Store a record of the step's journal and return its sequence.
+
+        Numbers count from 0. Raise ``Fenced`` if it may not be stored.
+        """
+        ...
+
+    async def read_records(self) -> list[Record]:
+        """Return the whole journal; raise ``Fenced`` if the task is stale."""
+        ...
+
     async def run_blocking(self, call: Callable[[], object]) -> object:
         """Run a plain function in a thread that may block, and return what it returns."""
         ...
@@ -82,8 +111,12 @@ class Call:
         "address",
         "handler",
         "loop",
+        "newest",
         "port",
+        "seen",
+        "spent_now",
         "started_ms",
+        "takes_messages",
         "task",
         "token",
         "verdicts",
@@ -98,6 +131,13 @@ class Call:
         self.port = port
         self.token: AnyCancelToken = BlockingCancelToken() if handler.is_sync else CancelToken()
         self.verdicts: list[HandlerVerdict] = []
+        self.newest = task.checkpoint
+        """Sequence of the newest record or checkpoint, as far as is known."""
+        self.seen = task.seen
+        """Sequence of the newest message that was taken note of, in this iteration or before."""
+        self.takes_messages = False
+        self.spent_now = task.spent_now
+        """What this iteration has used, all its attempts together."""
         self.started_ms = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self._runner: asyncio.Task[Any] | None = None
@@ -156,13 +196,44 @@ class Call:
             raise asyncio.CancelledError(str(exc)) from exc
         self._is_loaded = True
 
+    async def read_messages(self, after: int | None) -> list[ReceivedMessage]:
+        """Return the messages that follow that sequence; they count as taken note of."""
+        self._check_open()
+        self.takes_messages = True
+        letters = await self.port.read_messages(self.task.seen if after is None else after)
+        self.seen = max(self.seen, letters.read_up_to)
+        return letters.messages
+
+    def report_spent(self, spent: Spent) -> None:
+        """Note what the iteration has used; what was reported before is never lowered."""
+        self.spent_now = at_least(self.spent_now, spent)
+
+    async def append_record(self, number: int, body: bytes) -> None:
+        """Store a record of the journal under the fence."""
+        self._check_open()
+        try:
+            self.newest = await self.port.append_record(number, body)
+        except Fenced as exc:
+            self.stop("fenced")
+            raise asyncio.CancelledError(str(exc)) from exc
+
+    async def read_records(self) -> list[Record]:
+        """Return the journal."""
+        self._check_open()
+        try:
+            return await self.port.read_records()
+        except Fenced as exc:
+            self.stop("fenced")
+            raise asyncio.CancelledError(str(exc)) from exc
+
     def _check_open(self) -> None:
         self.token.raise_if_set()
         if self._is_closed:
             raise HandlerError(
-                f"the context of step {self.address.step!r}, iteration {self.task.iteration}, is "
-                "used after its handler returned, and its checkpoint would belong to no "
-                "execution. Await everything before the handler returns."
+                f"the context of step {self.address.step!r}"
+                f"{f', iteration {self.task.iteration},' if self.task.loop else ''} is used after "
+                "its handler returned, and its checkpoint would belong to no execution. Await "
+                "everything before the handler returns."
             )
 
 
@@ -179,7 +250,9 @@ async def execute(call: Call) -> Verdict:
         call.token.trip("lost")
         verdict = Stopped("lost")
     except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is its verdict
-        verdict = Fail(describe(exc))
+        # Raised around the handler, not in it: its first line is what there is to look at.
+        place = place_of(exc) or place_of_function(call.handler.function)
+        verdict = Fail(describe(exc), place)
     reason = call.token.reason
     return verdict if reason is None else Stopped(reason)
 
@@ -225,11 +298,11 @@ def _plain(call: Call, returned: object) -> HandlerVerdict:
             f"ended without a verdict in iteration {call.task.iteration} of an agent loop",
             "return ctx.continue_(output) to go on, ctx.complete(output) or a value to end",
         )
-    if isinstance(returned, Continue | Complete | Fail):
+    if isinstance(returned, Continue | Wait | Complete | Fail):
         raise _error(
             call,
             f"returned a {_name(returned)} verdict that its own context did not give",
-            "return what ctx.complete, ctx.continue_ or ctx.fail of this execution returned",
+            "return what ctx.complete, ctx.continue_, ctx.wait or ctx.fail of this execution gave",
         )
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
@@ -254,6 +327,8 @@ def _name(verdict: HandlerVerdict) -> str:
     match verdict:
         case Continue():
             return "continue_"
+        case Wait():
+            return "wait"
         case Complete():
             return "complete"
         case Fail():

@@ -5,7 +5,7 @@ It has an event loop and a connection of its own. A few times a second it
     tells the engines that this process lives, and which tasks it holds (a beat);
     tells the server that long executions are in progress, so that none is redelivered;
     settles executions that are past their timeout when the worker's loop cannot;
-    looks whether that loop is blocked, and says where.
+    looks whether that loop is blocked, and says where: in the log, and in its presence record.
 
 It shares the held tasks with the worker's loop; who settles one is decided by ``claim``.
 """
@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 
 from treadle.sdk.bus.connection import Connection, Unknown
-from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.errors import ServerError
 from treadle.sdk.messages import Beat, WorkerPresence
-from treadle.sdk.presence import BEAT_S, PRESENCE_S
+from treadle.sdk.presence import BEAT_S, BLOCKED_PRESENCE_S, PRESENCE_S
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
 from treadle.worker.held import HeldTable, HeldTask
@@ -45,7 +45,7 @@ STUCK_HANDLER_GRACE_S = 2.0
 """After a timeout, when the loop runs: longer than it gives a cancelled handler to end."""
 RESTART_S = 1.0
 FAREWELL_S = 2.0
-"""Bound on the last beat, and on what still has to be settled before it."""
+"""Bound on the last beat, on what still has to be settled before it, and on what follows."""
 
 _IN_PROGRESS = b"+WPI"
 
@@ -77,6 +77,8 @@ class Heartbeat:
         self._work: set[asyncio.Task[None]] = set()
         self._beat_due_s = 0.0
         self._presence_due_s = 0.0
+        self._storing: asyncio.Task[None] | None = None
+        self._is_blocked = False
 
     async def start(self) -> None:
         """Start the thread and wait for its connection; raise ``ServerError`` if it fails."""
@@ -130,7 +132,7 @@ class Heartbeat:
                         await woken.wait()
                 except TimeoutError:
                     pass
-            await self._say_farewell(connection)
+            await self._say_farewell(js)
         finally:
             await connection.close()
 
@@ -147,24 +149,34 @@ class Heartbeat:
         self._wake = wake
         return woken
 
-    async def _say_farewell(self, connection: Connection) -> None:
+    async def _say_farewell(self, js: JetStream) -> None:
         if self._work:
             await asyncio.wait(self._work, timeout=FAREWELL_S)
-        self._beat(connection, leaving=True)
+        self._beat(js.connection, self._presence, leaving=True)
         try:
-            await connection.flush(FAREWELL_S)
+            await js.connection.flush(FAREWELL_S)
         except Unknown:
-            pass  # Engines notice an absence by themselves.
+            return  # Engines notice an absence by themselves.
+        await self._forget_presence(js)
+
+    async def _forget_presence(self, js: JetStream) -> None:
+        if self._storing is not None and not self._storing.done():
+            return  # It could be stored after the purge; engines look later, and it expires.
+        subject = self._subjects.worker(self._presence.incarnation)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await js.purge(self._subjects.workers_stream, subject)
+        except (ServerError, ApiError, Unknown, TimeoutError):
+            return  # It expires by itself.
 
     def _tick(self, js: JetStream, settler: Settler) -> None:
         now_s = time.monotonic()
         self._watch.check(now_s)
-        if now_s >= self._presence_due_s:
-            self._presence_due_s = now_s + PRESENCE_S
-            self._spawn(self._store_presence(js))
+        presence = self._present(now_s)
+        self._refresh(js, presence, now_s)
         if now_s >= self._beat_due_s:
             self._beat_due_s = now_s + BEAT_S - TICK_S / 2
-            self._beat(js.connection, leaving=False)
+            self._beat(js.connection, presence, leaving=False)
         is_stuck = self._watch.stalled_s(now_s) > STUCK_LOOP_GRACE_S
         grace_s = STUCK_LOOP_GRACE_S if is_stuck else STUCK_HANDLER_GRACE_S
         for held in self._held:
@@ -173,9 +185,36 @@ class Heartbeat:
             if timeout_s and held.started_s and now_s > held.started_s + timeout_s + grace_s:
                 self._expire(js.connection, settler, held)
 
-    def _beat(self, connection: Connection, *, leaving: bool) -> None:
+    def _present(self, now_s: float) -> WorkerPresence:
+        """Return the presence as it is now, with what holds the loop."""
+        stall = self._watch.stall
+        blocked_ms = round(self._watch.stalled_s(now_s) * 1000)
+        if stall is None or blocked_ms <= 0:
+            return self._presence
+        entries = (held.entry for held in self._held if held.work is stall.task is not None)
+        entry = next(entries, None)
+        return msgspec.structs.replace(
+            self._presence,
+            blocked_ms=blocked_ms,
+            blocked_at=stall.at,
+            blocked_type=entry.type if entry else "",
+            blocked_run=entry.run if entry else "",
+        )
+
+    def _refresh(self, js: JetStream, presence: WorkerPresence, now_s: float) -> None:
+        is_blocked = presence.blocked_ms > 0
+        if is_blocked != self._is_blocked:
+            self._is_blocked = is_blocked
+            self._presence_due_s = now_s
+        # One at a time: of two, the older could be stored last.
+        if now_s < self._presence_due_s or (self._storing and not self._storing.done()):
+            return
+        self._presence_due_s = now_s + (BLOCKED_PRESENCE_S if is_blocked else PRESENCE_S)
+        self._storing = self._spawn(self._store_presence(js, presence))
+
+    def _beat(self, connection: Connection, presence: WorkerPresence, *, leaving: bool) -> None:
         held = tuple(task.entry for task in self._held)
-        beat = Beat(presence=self._presence, held=held, leaving=leaving)
+        beat = Beat(presence=presence, held=held, leaving=leaving)
         try:
             connection.publish(
                 self._subjects.beat(self._presence.incarnation), msgspec.json.encode(beat)
@@ -210,14 +249,15 @@ class Heartbeat:
             return
         _log.warning("worker.timeout-settled %s: its handler did not stop", held)
 
-    async def _store_presence(self, js: JetStream) -> None:
-        subject = self._subjects.worker(self._presence.incarnation)
+    async def _store_presence(self, js: JetStream, presence: WorkerPresence) -> None:
+        subject = self._subjects.worker(presence.incarnation)
         try:
-            await js.store(subject, msgspec.json.encode(self._presence), budget_s=PRESENCE_S)
+            await js.store(subject, msgspec.json.encode(presence), budget_s=PRESENCE_S)
         except ServerError as exc:
             _log.warning("worker.presence-unknown: %s", exc)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task

@@ -9,22 +9,31 @@ import msgspec
 
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps
 from treadle.worker.checkpoints import CheckpointStore
-from treadle.worker.execution import Fenced
+from treadle.worker.execution import Fenced, Record
 from treadle.worker.held import HeldTask
 from treadle.worker.inputs import InputReader
+from treadle.worker.journals import JournalStore
+from treadle.worker.mailbox import Letters, Mailbox
 from treadle.worker.threads import BlockingPool
 
 
 class Services:
     """What all executions of a worker share."""
 
-    __slots__ = ("checkpoints", "inputs", "on_fenced", "pool")
+    __slots__ = ("checkpoints", "inputs", "journals", "mailbox", "on_fenced", "pool")
 
     def __init__(
-        self, checkpoints: CheckpointStore, inputs: InputReader, pool: BlockingPool
+        self,
+        checkpoints: CheckpointStore,
+        inputs: InputReader,
+        journals: JournalStore,
+        mailbox: Mailbox,
+        pool: BlockingPool,
     ) -> None:
         self.checkpoints = checkpoints
         self.inputs = inputs
+        self.journals = journals
+        self.mailbox = mailbox
         self.pool = pool
         self.on_fenced: Callable[[HeldTask], None] = lambda _: None
         """Called for an execution that may not go on."""
@@ -60,6 +69,23 @@ class HeldPort:
     async def save_checkpoint(self, state: bytes) -> Checkpoint:
         try:
             return await self._services.checkpoints.save(self._held, state)
+        except Fenced:
+            self._services.on_fenced(self._held)
+            raise
+
+    async def read_messages(self, after: int) -> Letters:
+        return await self._services.mailbox.read(self._held.address, after)
+
+    async def append_record(self, number: int, body: bytes) -> int:
+        try:
+            return await self._services.journals.append(self._held, number, body)
+        except Fenced:
+            self._services.on_fenced(self._held)
+            raise
+
+    async def read_records(self) -> list[Record]:
+        try:
+            return await self._services.journals.read(self._held)
         except Fenced:
             self._services.on_fenced(self._held)
             raise

@@ -263,6 +263,13 @@ class Runner:
         self._is_draining = True
         while self._waiting:
             self.stop(self._waiting[0], "lost")
+        if timeout_s and (running := sum(held.call is not None for held in self._held)):
+            _log.info(
+                "worker.waiting for %d handler%s to end, at most %g s; a second signal gives up",
+                running,
+                "" if running == 1 else "s",
+                timeout_s,
+            )
         if await self._wait_idle(timeout_s):
             return
         for held in self._held:

@@ -6,7 +6,7 @@ output travels as the bytes the handler's return was encoded to.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
@@ -19,15 +19,19 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
     TaskDue,
     TaskEvent,
     TaskLost,
 )
 from treadle.sdk.subjects import RegisterAddress, Subjects, settle_id
-from treadle.worker.failure import describe
+from treadle.worker.failure import describe, log_failure
 from treadle.worker.held import HeldTask
-from treadle.worker.verdict import Complete, Continue, Fail, HandlerVerdict
+from treadle.worker.verdict import Complete, Continue, Fail, HandlerVerdict, Wait
+
+if TYPE_CHECKING:
+    from treadle.worker.execution import Call
 
 SETTLE_BUDGET_S = 120.0
 """A finished execution may have cost minutes and money, so its result is offered for longer than
@@ -46,12 +50,16 @@ class Settler:
     async def settle(self, held: HeldTask, verdict: HandlerVerdict) -> None:
         """Store the verdict; raise ``ServerUnavailable`` when that stays unknown."""
         failpoints.reach("worker.settle-before")
+        if isinstance(verdict, Fail):
+            log_failure(held, verdict)
         verb, event = self._event(held, verdict)
         try:
             await self._store(held.address, event, verb)
         except InvalidPayload as exc:
             # It passed our limit but not this server's.
-            verb, event = self._event(held, Fail(describe(exc)))
+            refused = Fail(describe(exc))
+            log_failure(held, refused)
+            verb, event = self._event(held, refused)
             await self._store(held.address, event, verb)
         failpoints.reach("worker.settle-stored")
 
@@ -91,44 +99,47 @@ class Settler:
         )
 
     def _event(self, held: HeldTask, verdict: HandlerVerdict) -> tuple[str, TaskEvent]:
-        task, address = held.task, held.address
+        common = self._common(held)
         match verdict:
             case Continue(output, delay_ms):
-                return "continue", StepContinued(
-                    step=address.step,
-                    type=address.type,
-                    token=held.token,
-                    iteration=task.iteration,
-                    attempt=task.attempt,
-                    worker=self._worker,
-                    head=held.head,
-                    output=msgspec.Raw(output),
-                    delay_ms=delay_ms,
-                )
+                raw = msgspec.Raw(output)
+                return "continue", StepContinued(**common, output=raw, delay_ms=delay_ms)
+            case Wait(output, reason, due_ms):
+                raw = msgspec.Raw(output)
+                waiting = StepWaiting(**common, output=raw, reason=reason, due_ms=due_ms)
+                return "wait", waiting
             case Complete(output):
-                return "complete", StepCompleted(
-                    step=address.step,
-                    type=address.type,
-                    token=held.token,
-                    iteration=task.iteration,
-                    attempt=task.attempt,
-                    worker=self._worker,
-                    head=held.head,
-                    output=msgspec.Raw(output),
-                )
-            case Fail(failure):
-                return "fail", StepFailed(
-                    step=address.step,
-                    type=address.type,
-                    token=held.token,
-                    iteration=task.iteration,
-                    attempt=task.attempt,
-                    worker=self._worker,
-                    head=held.head,
-                    failure=failure,
-                )
+                return "complete", StepCompleted(**common, output=msgspec.Raw(output))
+            case Fail(failure=failure):
+                return "fail", StepFailed(**common, failure=failure)
             case _:
                 assert_never(verdict)
+
+    def _common(self, held: HeldTask) -> dict[str, Any]:
+        task, address, call = held.task, held.address, held.call
+        common: dict[str, Any] = {
+            "step": address.step,
+            "type": address.type,
+            "token": held.token,
+            "iteration": task.iteration,
+            "attempt": task.attempt,
+            "worker": self._worker,
+            "head": held.head,
+        }
+        # None if it was never executed. Another thread may settle in the worker's stead: each of
+        # these is one value that is read once.
+        if call is not None:
+            common |= told_by(call)
+        return common
+
+
+def told_by(call: Call) -> dict[str, Any]:
+    """Return what an execution tells beside its verdict: what it has used, and has seen."""
+    return {
+        "spent": call.spent_now,
+        "seen": call.seen,
+        "takes_messages": call.takes_messages,
+    }
 
 
 def timeout_failure(task: Task) -> Failure:
@@ -136,7 +147,7 @@ def timeout_failure(task: Task) -> Failure:
     return Failure(
         type="timeout",
         message=(
-            f"attempt {task.attempt} of iteration {task.iteration} ran longer than its timeout of "
-            f"{task.timeout_ms / 1000:g} s and was stopped"
+            f"attempt {task.attempt}{f' of iteration {task.iteration}' if task.loop else ''} ran "
+            f"longer than its timeout of {task.timeout_ms / 1000:g} s and was stopped"
         ),
     )

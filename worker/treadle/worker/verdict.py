@@ -29,6 +29,15 @@ class Continue(msgspec.Struct, frozen=True):
     """Pause before the next iteration; -1 is the loop's own."""
 
 
+class Wait(msgspec.Struct, frozen=True):
+    """The iteration is done, and the next one begins when a message comes or the time has."""
+
+    output: bytes
+    reason: str
+    due_ms: int = 0
+    """When it goes on in any case; 0 is never."""
+
+
 class Complete(msgspec.Struct, frozen=True):
     """The step is done."""
 
@@ -39,6 +48,8 @@ class Fail(msgspec.Struct, frozen=True):
     """The attempt failed; the retry policy decides what follows."""
 
     failure: Failure
+    place: str = ""
+    """File and line of the user's code, for the log of this worker."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -47,5 +58,5 @@ class Stopped(msgspec.Struct, frozen=True):
     reason: StopReason
 
 
-HandlerVerdict = Continue | Complete | Fail
+HandlerVerdict = Continue | Wait | Complete | Fail
 Verdict = HandlerVerdict | Stopped

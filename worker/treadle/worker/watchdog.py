@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from types import FrameType
+from typing import Any, NamedTuple
 
 _log = logging.getLogger("treadle.worker")
 
@@ -24,6 +25,15 @@ STALL_REPORT_S = 1.0
 STACK_FRAMES_MAX = 12
 
 _LIBRARY = tuple({sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")})
+
+
+class Stall(NamedTuple):
+    """What holds the loop."""
+
+    at: str
+    """``file:line``."""
+    task: asyncio.Task[Any] | None
+    """The asyncio task that does not let go; None if a callback does."""
 
 
 class LoopWatch:
@@ -36,6 +46,8 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._reported_s = 0.0
         self._checked_s = time.monotonic()
+        self.stall: Stall | None = None
+        """What holds the loop, once ``check`` has found that it stands still."""
 
     def start(self) -> None:
         """Begin to stamp the time, on the loop that is to be watched."""
@@ -54,7 +66,7 @@ class LoopWatch:
         return late_s if late_s > STAMP_S else 0.0
 
     def check(self, now_s: float) -> None:
-        """Log the beginning of a stall, once, and its end. From the other thread."""
+        """Notice and log the beginning of a stall, once, and its end. From the other thread."""
         slept_s, self._checked_s = now_s - self._checked_s, now_s
         stalled_s = self.stalled_s(now_s)
         if self._reported_s and stalled_s < self._reported_s:
@@ -63,6 +75,7 @@ class LoopWatch:
                 self._reported_s,
             )
             self._reported_s = 0.0
+            self.stall = None
         # If this thread did not run either, the process was stopped: nobody is to blame.
         if stalled_s < STALL_REPORT_S or slept_s > STALL_REPORT_S:
             return
@@ -78,6 +91,7 @@ class LoopWatch:
             return
         culprit = _user_frame(frame)
         where = f"{culprit.f_code.co_filename}:{culprit.f_lineno}"
+        self.stall = Stall(where, asyncio.current_task(self._loop) if self._loop else None)
         stack = "".join(traceback.format_stack(frame, limit=STACK_FRAMES_MAX))
         _log.warning(
             "worker.loop-blocked: the event loop has been blocked for %.1f s at %s in %s. Every "

@@ -23,7 +23,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -42,12 +42,19 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.held import HeldTable
 from treadle.worker.inputs import InputReader
 from treadle.worker.intake import ACK_WAIT_S, Intake
+from treadle.worker.journals import JournalStore
+from treadle.worker.mailbox import Mailbox
 from treadle.worker.port import Services
 from treadle.worker.registry import Handler, Registry, check_concurrency
 from treadle.worker.runner import Runner
 from treadle.worker.settle import Settler
 from treadle.worker.threads import BlockingPool
 from treadle.worker.watchdog import LoopWatch
+
+if TYPE_CHECKING:
+    from treadle.worker.agent.agent import Agent
+    from treadle.worker.agent.events import AgentEvent
+    from treadle.worker.context import LoopContext
 
 F = TypeVar("F", bound=Callable[[Any], Any])
 
@@ -119,6 +126,28 @@ class Worker:
 
         return register
 
+    def agent(
+        self,
+        type: str,
+        agent: Agent[Any],
+        *,
+        deps: Any = None,
+        goal: Callable[[Any], Any] | None = None,
+        on_event: Callable[[LoopContext[Any]], Callable[[AgentEvent], None] | None] | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Let an agent serve the agent-loop steps of a task type: a turn is an iteration.
+
+        ``deps`` is what its tools get, or a function of the context that returns it. ``goal``
+        makes the goal of the step's input (default: a text as it is, else its JSON).
+        ``on_event(ctx)`` returns what is told of each event of the iteration. Raises
+        ``HandlerError`` if the type has a handler.
+        """
+        from treadle.worker.agent.durable import AgentHandler
+
+        handler = AgentHandler(agent, deps=deps, goal=goal, on_event=on_event)
+        self._registry.add(type, handler, concurrency=concurrency)
+
     # ---------------------------------------------------------------- life
 
     async def run(self, settings: Settings | None = None) -> None:
@@ -161,7 +190,13 @@ class Worker:
         held = HeldTable()
         watch = LoopWatch()
         pool = BlockingPool("treadle-handler")
-        services = Services(CheckpointStore(js, subjects), InputReader(js, subjects), pool)
+        services = Services(
+            CheckpointStore(js, subjects),
+            InputReader(js, subjects),
+            JournalStore(js, subjects),
+            Mailbox(js, subjects),
+            pool,
+        )
         settler = Settler(js, subjects, presence.incarnation)
         runner = Runner(services, settler, held, concurrency=self._concurrency)
         self._runner = runner

@@ -1,15 +1,21 @@
 """One step: its register and an event give the next value of the register.
 
     Task ──continue──> Task | Delayed | Sleeping      the next iteration
-    Task ──complete──> Ended(completed)
+    Task ──wait──────> Parked(waits) | Task           the next iteration, when it is time
+    Task ──complete──> Ended(completed) | Task        the next iteration, if a message is unseen
     Task ──fail──────> Task | Delayed | Sleeping      the next attempt, or Ended(failed)
     Task ──lost──────> Task | Delayed                 the next attempt, or Ended(failed)
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
+    Parked(waits) ──message | wake──> Task
     any live value ──bound──> Ended(failed) | Task(wrap_up) | Parked
 
 This is the only door to a register. It knows nothing of NATS, clocks or the run document. An
 event that does not hold the token of the register's present value, or asks for a move that is
 not in the picture, returns the same object: it is stale, and nothing happens.
+
+Messages to a step are not kept in its register: they would take the token from whoever
+executes it. The caller says which is the newest (``newest``), and a waiting register holds
+which of them it has seen.
 """
 
 from __future__ import annotations
@@ -22,28 +28,30 @@ from treadle.engine.core import bounds
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.engine.core.retry import draw, is_exhausted, loss_delay_ms, retry_delay_ms
+from treadle.sdk import spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
-from treadle.sdk.limits import DURATION_S_MAX
+from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
 from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
     Inline,
     LiveRegister,
+    MessageSent,
+    Parked,
     Register,
     ResumeRequested,
     Sleeping,
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
     TaskDue,
     TaskLost,
     TimerFired,
 )
-
-LOSSES_MAX = 10
-"""Workers that may vanish over one iteration before it is taken for the cause."""
+from treadle.sdk.spending import NOTHING, Spent
 
 DELAY_MS_MAX = DURATION_S_MAX * 1000
 """Delays that a handler asks for are cut at the longest that a definition may ask for."""
@@ -51,10 +59,12 @@ DELAY_MS_MAX = DURATION_S_MAX * 1000
 DUE_TOLERANCE_MS = 50
 """A receiver's clock may run this much ahead of the server's before it is not believed."""
 
+REASON_CHARS_MAX = 500
+"""Of what a step says it waits for: it stands in the run's document."""
+
 Work = TaskStep | AgentLoopStep
-RegisterEvent = (
-    StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue | TimerFired | ResumeRequested
-)
+Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
+RegisterEvent = Settled | TaskDue | TimerFired | ResumeRequested | MessageSent
 
 
 class Placed(NamedTuple):
@@ -69,8 +79,14 @@ def is_live(register: Register) -> TypeGuard[LiveRegister]:
     return not isinstance(register, Ended)
 
 
-def advance(step: Work, at: Placed, event: RegisterEvent, moment: Moment) -> Register:
-    """Return the register's next value, or the same object when the event is stale."""
+def advance(
+    step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest: int = 0
+) -> Register:
+    """Return the register's next value, or the same object when the event is stale.
+
+    ``newest`` is the sequence of the newest message to the step; 0 is none. Only a verdict that
+    takes messages asks for it, and it has to know those stored before the verdict.
+    """
     register = at.register
     if isinstance(register, Ended):
         return register
@@ -81,25 +97,24 @@ def advance(step: Work, at: Placed, event: RegisterEvent, moment: Moment) -> Reg
             return bounds.resume(step, register, event, moment)
         case TaskDue():
             return _due(register, moment) if event.token == at.sequence else register
-        case StepContinued() | StepCompleted() | StepFailed() | TaskLost():
+        case MessageSent():
+            return _message(step, register, event, moment)
+        case StepContinued() | StepWaiting() | StepCompleted() | StepFailed() | TaskLost():
             if event.token != at.sequence or not isinstance(register, Task):
                 return register
-            return _settled(step, register, event, moment)
+            return _settled(step, register, event, moment, newest)
         case _:
             assert_never(event)
 
 
-def _settled(
-    step: Work,
-    task: Task,
-    event: StepContinued | StepCompleted | StepFailed | TaskLost,
-    moment: Moment,
-) -> Register:
+def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int) -> Register:
     match event:
         case StepContinued():
             return _continued(step, task, event, moment)
+        case StepWaiting():
+            return _waiting(step, task, event, moment, newest)
         case StepCompleted():
-            return bounds.ended(task, moment, "completed", task.iteration + 1, output=event.output)
+            return _completed(step, task, event, moment, newest)
         case StepFailed():
             return _failed(step, task, event, moment)
         case TaskLost():
@@ -110,11 +125,54 @@ def _settled(
 
 def _continued(step: Work, task: Task, event: StepContinued, moment: Moment) -> Register:
     if not isinstance(step, AgentLoopStep):
-        failure = Failure(
-            "continue_in_task", f"step {step.id!r} is a task; only an agent loop continues", False
-        )
-        return bounds.ended(task, moment, "failed", 0, failure=failure)
-    following = msgspec.structs.replace(
+        return _not_a_loop(task, moment, "continue_in_task", f"step {step.id!r} is a task")
+    following = _following(task, event, moment)
+    if reached := bounds.reached(following, moment.ms):
+        return bounds.limit(step, following, reached, moment)
+    delay_ms = event.delay_ms if event.delay_ms >= 0 else round(step.loop_delay_s * 1000)
+    return later(following, moment, delay_ms)
+
+
+def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest: int) -> Register:
+    """Commit the iteration; the next one is held back, unless what it waits for is there."""
+    if not isinstance(step, AgentLoopStep):
+        return _not_a_loop(task, moment, "wait_in_task", f"step {step.id!r} is a task")
+    following = _following(task, event, moment)
+    if reached := bounds.reached(following, moment.ms):
+        return bounds.limit(step, following, reached, moment)
+    # A handler that does not read messages waits for those that come from here on.
+    seen = following.seen if event.takes_messages else moment.sequence
+    due_ms = min(event.due_ms, moment.ms + DELAY_MS_MAX) if event.due_ms > 0 else 0
+    if newest > seen or 0 < due_ms <= moment.ms:
+        return following
+    return Parked(
+        parent=moment.id,
+        task=following,
+        reason=event.reason[:REASON_CHARS_MAX],
+        parked_ms=moment.ms,
+        waits=True,
+        due_ms=due_ms,
+        seen=seen,
+    )
+
+
+def _completed(
+    step: Work, task: Task, event: StepCompleted, moment: Moment, newest: int
+) -> Register:
+    """End the step; one that takes messages goes on if there is one it has not seen."""
+    if isinstance(step, AgentLoopStep) and event.takes_messages:
+        following = _following(task, event, moment)
+        if newest > following.seen and not bounds.reached(following, moment.ms):
+            return following
+    done = _with_spent(task, event.spent)
+    return bounds.ended(done, moment, "completed", task.iteration + 1, output=event.output)
+
+
+def _following(
+    task: Task, event: StepContinued | StepWaiting | StepCompleted, moment: Moment
+) -> Task:
+    """Return the first attempt of the next iteration, with this one committed."""
+    return msgspec.structs.replace(
         task,
         parent=moment.id,
         iteration=task.iteration + 1,
@@ -124,15 +182,31 @@ def _continued(step: Work, task: Task, event: StepContinued, moment: Moment) -> 
         input=Inline(event.output),
         checkpoint=_standing_checkpoint(task, event.token, event.head),
         last_failure=None,
+        # Nobody has seen what was stored after the verdict itself.
+        seen=max(task.seen, min(event.seen, moment.sequence)),
+        spent=spending.plus(task.spent, spending.at_least(task.spent_now, event.spent)),
+        spent_now=NOTHING,
     )
-    if reached := bounds.reached(following, moment.ms):
-        return bounds.limit(step, following, reached, moment)
-    delay_ms = event.delay_ms if event.delay_ms >= 0 else round(step.loop_delay_s * 1000)
-    return later(following, moment, delay_ms)
+
+
+def _with_spent(task: Task, spent: Spent) -> Task:
+    """Return the task with what its iteration has used, as an attempt told at its end.
+
+    The attempt told all of the iteration, so it replaces what was known, and never lowers it.
+    """
+    if spent is NOTHING:
+        return task
+    return msgspec.structs.replace(task, spent_now=spending.at_least(task.spent_now, spent))
+
+
+def _not_a_loop(task: Task, moment: Moment, type: str, what: str) -> Register:
+    failure = Failure(type, f"{what}; only an agent loop does that", retryable=False)
+    return bounds.ended(task, moment, "failed", 0, failure=failure)
 
 
 def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Register:
     failures = task.failures + 1
+    task = _with_spent(task, event.spent)
     if task.wrap_up:
         return bounds.wrap_up_failed(task, moment, event.failure)
     if is_exhausted(step.retry, event.failure, failures):
@@ -147,6 +221,9 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
         checkpoint=_standing_checkpoint(task, event.token, event.head),
         last_failure=event.failure,
     )
+    if reached := bounds.overspent(again):
+        failed = msgspec.structs.replace(again, attempt=task.attempt)
+        return bounds.limit(step, failed, reached, moment, is_executing=True)
     return later(again, moment, delay_ms)
 
 
@@ -154,10 +231,11 @@ def lost(task: Task, moment: Moment) -> Register:
     """Return the next value after an execution that will never settle."""
     losses = task.losses + 1
     if losses > LOSSES_MAX:
+        what = f"iteration {task.iteration}" if task.loop else "it"
         failure = Failure(
             "worker_lost",
-            f"{losses} workers vanished while they executed iteration {task.iteration}; "
-            "the task may be what kills them",
+            f"{losses} workers vanished while they executed {what}; the task may be what kills "
+            "them",
             retryable=False,
         )
         return bounds.ended(task, moment, "failed", task.iteration, failure=failure)
@@ -191,11 +269,21 @@ def _due(register: LiveRegister, moment: Moment) -> Register:
     return msgspec.structs.replace(register.task, parent=moment.id)
 
 
+def _message(step: Work, register: LiveRegister, event: MessageSent, moment: Moment) -> Register:
+    if not isinstance(register, Parked) or not register.waits or event.step != step.id:
+        return register
+    return bounds.woken(register, moment) if moment.sequence > register.seen else register
+
+
 def _timer(step: Work, register: LiveRegister, event: TimerFired, moment: Moment) -> Register:
     match event.kind:
         case "wake":
-            if not isinstance(register, Sleeping) or moment.ms < register.due_ms:
+            if not isinstance(register, Sleeping | Parked) or not register.due_ms:
                 return register
+            if moment.ms < register.due_ms:
+                return register
+            if isinstance(register, Parked):
+                return bounds.woken(register, moment)
             return msgspec.structs.replace(register.task, parent=moment.id)
         case "step_deadline":
             return bounds.deadline(step, register, moment)

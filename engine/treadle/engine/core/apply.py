@@ -22,7 +22,7 @@ from treadle.engine.core.plan import Plan
 from treadle.engine.core.signals import consume, receive
 from treadle.sdk.definition import SignalStep, Step
 from treadle.sdk.messages import CancelRequested, Failure, RunRequested, SignalReceived, TimerFired
-from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.run import WAITING, RunDocument, StepEntry
 
 RunEvent = (
     RunRequested
@@ -112,6 +112,7 @@ def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) 
         event=event.event,
         failure=event.failure,
         position=event.position,
+        spent=event.spent,
     )
     run = _with_step(run, event.step, done)
     if event.outcome == "failed":
@@ -160,7 +161,10 @@ def _step_parked(run: RunDocument, event: StepParked, moment: Moment) -> RunDocu
         return run
     if event.position <= entry.position:
         return run
-    failure = Failure(event.reason, "parked; resume it with a raised bound", retryable=False)
+    if event.waits:
+        failure = Failure(WAITING, event.reason, retryable=False)
+    else:
+        failure = Failure(event.reason, "parked; resume it with a raised bound", retryable=False)
     parked = StepEntry(
         status="parked",
         iterations=event.iterations,
@@ -168,6 +172,7 @@ def _step_parked(run: RunDocument, event: StepParked, moment: Moment) -> RunDocu
         event=event.event,
         failure=failure,
         position=event.position,
+        spent=event.spent,
     )
     return _settle_status(_with_step(run, event.step, parked))
 

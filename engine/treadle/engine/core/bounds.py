@@ -2,7 +2,7 @@
 
 A bound never destroys work: the failing end keeps the last output, ``wrap_up`` gives one more
 iteration to put the result together, ``park`` keeps the whole state until it is resumed.
-Every one of them, deadline or iteration count, goes through ``limit``.
+Every one of them, deadline, iteration count or budget, goes through ``limit``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import assert_never
 import msgspec
 
 from treadle.engine.core.moment import Moment
+from treadle.sdk import spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX
 from treadle.sdk.messages import (
@@ -27,6 +28,7 @@ from treadle.sdk.messages import (
     Sleeping,
     Task,
 )
+from treadle.sdk.spending import UNLIMITED, Spent
 
 WRAP_UP_MS = 300_000
 """A wrapping-up iteration has its own timeout and five minutes on top: a reached bound still
@@ -55,7 +57,19 @@ def reached(task: Task, now_ms: int) -> str:
         return MAX_ITERATIONS
     if task.deadline_ms and now_ms >= task.deadline_ms:
         return MAX_DURATION
-    return ""
+    return overspent(task)
+
+
+def overspent(task: Task) -> str:
+    """Return the name of the budget that is used up, or ''."""
+    if task.limits is UNLIMITED:
+        return ""
+    return spending.reached(task.limits, spent_by(task))
+
+
+def spent_by(task: Task) -> Spent:
+    """Return what a step has used so far, as far as its executions told."""
+    return spending.plus(task.spent, task.spent_now)
 
 
 def limit(
@@ -108,7 +122,7 @@ def deadline(step: TaskStep | AgentLoopStep, register: LiveRegister, moment: Mom
 
 def wrap_up_failed(task: Task, moment: Moment, failure: Failure) -> Ended:
     """Return the end of a step whose wrapping-up iteration failed: the bound is the cause."""
-    text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure.type}: {failure.message}"
+    text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure}"
     cause = Failure(task.wrap_up, text, retryable=False, traceback=failure.traceback)
     output = _last_output(task)
     return ended(task, moment, "failed", task.iteration, output=output, failure=cause)
@@ -136,8 +150,20 @@ def resume(
         ),
         parked_ms=parked_ms,
         deadline_ms=_raised_deadline(task, event, parked_ms),
+        limits=spending.raised(task.limits, event.max_spending, event.add_spending),
     )
     return register if reached(raised, moment.ms) else raised
+
+
+def woken(parked: Parked, moment: Moment) -> Task:
+    """Return the task of a step that waited; the time it waited does not count."""
+    task, waited_ms = parked.task, max(0, moment.ms - parked.parked_ms)
+    return msgspec.structs.replace(
+        task,
+        parent=moment.id,
+        parked_ms=task.parked_ms + waited_ms,
+        deadline_ms=task.deadline_ms + waited_ms if task.deadline_ms else 0,
+    )
 
 
 def _is_older(moment: Moment, parked: Parked) -> bool:
@@ -188,13 +214,32 @@ def ended(
         failure=failure,
         started_ms=task.started_ms,
         ended_ms=moment.ms,
+        spent=spent_by(task),
     )
 
 
 def _explain(task: Task, reason: str) -> str:
     if reason == MAX_ITERATIONS:
         return f"the loop took all of its {task.max_iterations} iterations without completing"
+    if reason in spending.SPENDING_REASONS:
+        return (
+            f"the loop used up its {reason} in {task.iteration} iterations of at most "
+            f"{task.max_iterations}: {_spending(task)}"
+        )
     return (
         f"the loop was still running at its {reason}, in iteration {task.iteration} "
         f"of at most {task.max_iterations}"
     )
+
+
+def _spending(task: Task) -> str:
+    """Return what was used of what is bounded, in words."""
+    limits, spent = task.limits, spent_by(task)
+    used = (
+        ("tool calls", spent.tool_calls, limits.tool_calls),
+        ("input tokens", spent.input_tokens, limits.input_tokens),
+        ("output tokens", spent.output_tokens, limits.output_tokens),
+        ("tokens", spent.total_tokens, limits.total_tokens),
+        ("USD", spent.cost_usd, limits.cost_micro_usd / spending.MICRO),
+    )
+    return ", ".join(f"{have:.12g} of {limit:.12g} {what}" for what, have, limit in used if limit)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.engine.core.bounds import task_of
+from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk.definition import AgentLoopStep, SignalStep, TaskStep
@@ -27,6 +27,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import RunDocument
+from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, micro_usd
 
 
 class CreateRegister(msgspec.Struct, frozen=True):
@@ -70,7 +71,8 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
     assert plan is not None
     commands: list[Command] = []
     if run.deadline_ms:
-        commands.append(SetTimer("run", run.deadline_ms, TimerFired(kind="run_deadline")))
+        fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
+        commands.append(SetTimer("run", run.deadline_ms, fired))
     for step_id, entry in run.steps.items():
         if entry.status != "active":
             continue
@@ -101,13 +103,13 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
 
 def of_register(step_id: str, task_type: str, register: Register) -> tuple[SetTimer, ...]:
     """Return every effect of a register as it stands: its deadline and its wake-up."""
-    if isinstance(register, Ended | Parked):
+    if isinstance(register, Ended):
         return ()
     timers: list[SetTimer] = []
     deadline_ms = task_of(register).deadline_ms
-    if deadline_ms:
+    if deadline_ms and not isinstance(register, Parked):
         timers.append(_step_timer("d", "step_deadline", step_id, task_type, deadline_ms))
-    if isinstance(register, Sleeping):
+    if isinstance(register, Sleeping | Parked) and register.due_ms:
         timers.append(_step_timer("w", "wake", step_id, task_type, register.due_ms))
     return tuple(timers)
 
@@ -149,7 +151,19 @@ def first_task(
         deadline_ms=entry.started_ms + duration_ms if duration_ms else 0,
         budget_warn_at=step.budget_warn_at,
         budget_force_at=step.budget_force_at,
+        limits=_limits(step),
     )
+
+
+def _limits(step: AgentLoopStep) -> SpendingLimits:
+    limits = SpendingLimits(
+        tool_calls=step.max_tool_calls,
+        input_tokens=step.max_input_tokens,
+        output_tokens=step.max_output_tokens,
+        total_tokens=step.max_total_tokens,
+        cost_micro_usd=micro_usd(step.max_cost_usd),
+    )
+    return UNLIMITED if limits == UNLIMITED else limits
 
 
 def cancelled(register: Register | None, failure: Failure, moment: Moment) -> Ended:
@@ -165,4 +179,5 @@ def cancelled(register: Register | None, failure: Failure, moment: Moment) -> En
         failure=failure,
         started_ms=task.started_ms if task else 0,
         ended_ms=moment.ms,
+        spent=spent_by(task) if task else NOTHING,
     )

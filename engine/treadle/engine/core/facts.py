@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.messages import Failure
+from treadle.sdk.spending import NOTHING, Spent
 
 
 class StepEnded(msgspec.Struct, frozen=True):
@@ -20,16 +21,19 @@ class StepEnded(msgspec.Struct, frozen=True):
     """Id of the event that ended the register."""
     position: int = 0
     """Sequence at which the register holds that value."""
+    spent: Spent = NOTHING
 
 
 class StepParked(msgspec.Struct, frozen=True):
-    """A step's register parked at a bound."""
+    """A step's register parked, at a bound or because its handler waits."""
 
     step: str
     reason: str
     iterations: int
     event: str = ""
     position: int = 0
+    waits: bool = False
+    spent: Spent = NOTHING
 
 
 class StepResumed(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
-from treadle.sdk.client.view import Note, RunView, StepView
+from treadle.sdk.client.notes import Note
+from treadle.sdk.client.view import RunView, StepView
 
 __all__ = ["Client", "Note", "RunEvent", "RunHandle", "RunView", "StepView"]

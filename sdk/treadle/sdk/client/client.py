@@ -12,32 +12,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from treadle.sdk import payload
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import requests
+from treadle.sdk.client import requests, sending
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
+from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document, of_request
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
 from treadle.sdk.definition import SignalStep, WorkflowDefinition, content_hash
-from treadle.sdk.errors import UnknownRun, UnknownWorkflow, UserError
+from treadle.sdk.errors import UnknownRun, UnknownWorkflow
 from treadle.sdk.ids import check_id
-from treadle.sdk.messages import ResumeRequested, WorkerPresence
+from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.validation import check
 
 T = TypeVar("T")
-
-RAISED_MAX = 2**53
-"""The largest whole number that every reader of JSON takes exactly."""
 
 
 class Client:
@@ -135,28 +132,30 @@ class Client:
         """Cancel a run. It is final once ``result`` or ``watch`` say so."""
         await requests.cancel(self._store, run, reason)
 
-    async def resume(
+    async def send(
         self,
         run: str,
-        step: str | None = None,
-        *,
-        max_iterations: int = 0,
-        add_iterations: int = 0,
-        max_duration: timedelta | None = None,
-        add_duration: timedelta | None = None,
-    ) -> None:
+        step: str,
+        payload: object,
+        kind: MessageKind = "steer",
+        id: str | None = None,
+    ) -> int:
+        """Send a message to an agent loop and return its sequence.
+
+        Its handler reads it with ``ctx.messages()``; a loop that waits goes on. It need not have
+        started. A step takes each id once, for ever: give one if the same message may be sent
+        twice. Raises ``RunConflict`` if the run has ended; a message to a step that has ended,
+        in a run that goes on, is in the history and nobody reads it.
+        """
+        return await sending.send(self._store, run, step, payload, kind, id)
+
+    async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """Move parked steps on with raised bounds: ``max_*`` raise to, ``add_*`` raise by.
 
-        Raises ``RunConflict`` when nothing is parked, or when a bound would stop it at once.
+        A step that waits goes on too. Raises ``RunConflict`` when nothing is parked, or when a
+        bound would stop it at once.
         """
-        request = ResumeRequested(
-            step=check_id("step", step) if step else "",
-            max_iterations=_raised("max_iterations", max_iterations),
-            add_iterations=_raised("add_iterations", add_iterations),
-            max_duration_ms=_raised("max_duration", _ms(max_duration)),
-            add_duration_ms=_raised("add_duration", _ms(add_duration)),
-        )
-        await requests.resume(self._store, run, request)
+        await requests.resume(self._store, run, resume_request(step, raised))
 
     # ---------------------------------------------------------------- looking at runs
 
@@ -178,7 +177,7 @@ class Client:
         ``timeout_s`` seconds with what the run waits for. A parked run is waited for.
         """
         document = await self._ended(run, Deadline(timeout_s))
-        failure = failure_of(document)
+        failure = await failure_of(self._store, document)
         if failure is not None:
             raise failure
         raw = await output_of(self._store, document)
@@ -264,18 +263,6 @@ class Client:
             f"run {run!r} has not ended in the time given: it is {view.status}"
             f"{' (' + notes + ')' if notes else ''}. It goes on. Next: `{next_step}`."
         )
-
-
-def _ms(duration: timedelta | None) -> int:
-    return round(duration.total_seconds() * 1000) if duration else 0
-
-
-def _raised(name: str, value: int) -> int:
-    if not 0 <= value <= RAISED_MAX:
-        raise UserError(
-            f"{name} is {value}; a bound is raised, by at most {RAISED_MAX}. Correct it."
-        )
-    return value
 
 
 def _input_of(workflow: Workflow[Any] | WorkflowDefinition, value: object) -> bytes:

@@ -16,16 +16,20 @@ from treadle.sdk.messages import (
     CancelRequested,
     Event,
     Failure,
+    MessageSent,
     ResumeRequested,
     RunRequested,
     SignalReceived,
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     TaskDue,
+    TaskEvent,
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.spending import MICRO, SpendingLimits
 
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 CORRUPT = "corrupt"
@@ -50,7 +54,7 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iterations: int | None = None
     """Of ``step.ended``: how many were committed."""
     name: str = ""
-    """Of a signal: its name. Of ``run.requested``: the workflow."""
+    """Of a signal: its name. Of a message: its kind and id. Of ``run.requested``: the workflow."""
     worker: str = ""
     detail: str = ""
     failure: Failure | None = None
@@ -61,7 +65,7 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         at = datetime.fromtimestamp(self.time_ms / 1000, UTC).astimezone()
         parts = [f"{at:%H:%M:%S}.{self.time_ms % 1000:03d}", self.kind, *self._place()]
         if self.failure is not None:
-            parts.append(f"{self.failure.type}: {self.failure.message}")
+            parts.append(str(self.failure))
         if self.detail:
             parts.append(self.detail)
         if bytes(self.value) != b"null":
@@ -103,12 +107,17 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _with(base, name=event.workflow, value=event.input)
         case SignalReceived():
             return _with(base, name=event.name, value=event.payload)
+        case MessageSent():
+            name = f"{event.kind} {event.id}"
+            return _with(base, step=event.step, name=name, value=event.payload)
         case CancelRequested():
             return _with(base, detail=event.reason)
         case ResumeRequested():
             return _with(base, step=event.step, detail=_raised(event))
         case StepContinued() | StepCompleted():
             return _with(_placed(base, event), value=event.output)
+        case StepWaiting():
+            return _with(_placed(base, event), detail=event.reason, value=event.output)
         case StepFailed():
             return _with(_placed(base, event), failure=event.failure)
         case TaskLost():
@@ -123,9 +132,7 @@ def _with(event: RunEvent, **changes: object) -> RunEvent:
     return msgspec.structs.replace(event, **changes)
 
 
-def _placed(
-    base: RunEvent, event: StepContinued | StepCompleted | StepFailed | TaskLost | TaskDue
-) -> RunEvent:
+def _placed(base: RunEvent, event: TaskEvent) -> RunEvent:
     return _with(
         base,
         step=event.step,
@@ -141,8 +148,17 @@ def _raised(event: ResumeRequested) -> str:
         f"max_iterations +{event.add_iterations}" if event.add_iterations else "",
         f"max_duration {event.max_duration_ms / 1000:g} s" if event.max_duration_ms else "",
         f"max_duration +{event.add_duration_ms / 1000:g} s" if event.add_duration_ms else "",
+        *_spending("", event.max_spending),
+        *_spending("+", event.add_spending),
     ]
     return ", ".join(filter(None, changes))
+
+
+def _spending(sign: str, limits: SpendingLimits) -> list[str]:
+    numbers = msgspec.structs.asdict(limits)
+    cost = numbers.pop("cost_micro_usd") / MICRO
+    changes = [f"max_{name} {sign}{number}" for name, number in numbers.items() if number]
+    return [*changes, f"max_cost {sign}{cost:g} USD"] if cost else changes
 
 
 def _shorten(text: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.view import RunView
+from treadle.sdk.messages import MessageKind
 
 if TYPE_CHECKING:
     from treadle.sdk.client.client import Client
@@ -53,21 +54,12 @@ class RunHandle:
         """Cancel the run: see ``Client.cancel``."""
         await self._client.cancel(self.id, reason)
 
-    async def resume(
-        self,
-        step: str | None = None,
-        *,
-        max_iterations: int = 0,
-        add_iterations: int = 0,
-        max_duration: timedelta | None = None,
-        add_duration: timedelta | None = None,
-    ) -> None:
+    async def send(
+        self, step: str, payload: object, kind: MessageKind = "steer", id: str | None = None
+    ) -> int:
+        """Send a message to an agent loop: see ``Client.send``."""
+        return await self._client.send(self.id, step, payload, kind, id)
+
+    async def resume(self, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """Move parked steps on: see ``Client.resume``."""
-        await self._client.resume(
-            self.id,
-            step,
-            max_iterations=max_iterations,
-            add_iterations=add_iterations,
-            max_duration=max_duration,
-            add_duration=add_duration,
-        )
+        await self._client.resume(self.id, step, **raised)

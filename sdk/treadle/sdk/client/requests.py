@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk import payload
+from treadle.sdk import payload, spending
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.raising import RAISE_BY
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
@@ -76,8 +77,8 @@ async def signal(store: Store, run: str, name: str, value: object, signal_id: st
     if document is not None and document.is_terminal:
         raise RunConflict(
             run,
-            f"has ended as {document.status} and takes no signal {name!r}",
-            "Start another run.",
+            f"has ended as {document.status}, so nothing is left to receive signal {name!r}",
+            "Signal a run that has not ended; `treadle run list` shows them.",
         )
     event = SignalReceived(name=name, payload=msgspec.Raw(raw), id=signal_id)
     await _store(store, run, f"signal:{name}", signal_id, event)
@@ -242,5 +243,12 @@ async def _stops_again(
             f"is parked at step {step!r} {(parked_ms - task.started_ms) / 1000:g} s after its "
             f"start, at its max_duration, and would stop there again",
             f"Raise the bound: `treadle run resume {document.run} --max-duration +300`.",
+        )
+    limits = spending.raised(task.limits, request.max_spending, request.add_spending)
+    if reason := spending.reached(limits, spending.plus(task.spent, task.spent_now)):
+        return RunConflict(
+            document.run,
+            f"is parked at step {step!r} with its {reason} used up, and would stop there again",
+            f"Raise the bound: `treadle run resume {document.run} {RAISE_BY[reason]}`.",
         )
     return None

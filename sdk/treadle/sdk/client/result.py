@@ -8,15 +8,17 @@ import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import SignalStep, Step, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, WorkflowDefinition
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
 from treadle.sdk.messages import Ended, Failure, SignalReceived
 from treadle.sdk.run import RunDocument
+from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 
+_BOUNDS = {MAX_TOKENS: "its bound on tokens", MAX_COST: "max_cost_usd"}
 _UNKNOWN_CAUSE = Failure("unknown", "the run's document names no cause")
 
 
-def failure_of(document: RunDocument) -> RunFailed | RunCancelled | None:
+async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCancelled | None:
     """Return the error that a run's end means; None for a completed or a live run."""
     failure = document.failure or _UNKNOWN_CAUSE
     if document.status == "cancelled":
@@ -24,7 +26,12 @@ def failure_of(document: RunDocument) -> RunFailed | RunCancelled | None:
     if document.status != "failed":
         return None
     entry = document.steps.get(document.failed_step)
-    iteration = entry.iterations if entry else 0
+    iteration = None
+    if entry is not None:
+        definition = await store.definition(document.workflow, document.definition)
+        steps = definition.steps if definition else ()
+        plain = {step.id for step in steps if not isinstance(step, AgentLoopStep)}
+        iteration = None if document.failed_step in plain else entry.iterations
     return RunFailed(document.run, document.failed_step, iteration, failure, _hint(document))
 
 
@@ -75,9 +82,10 @@ def _hint(document: RunDocument) -> str:
     see = f"See each attempt: `treadle run history {document.run}`."
     if failure is None or document.failed_step == "":
         return see
-    if failure.type in ("max_iterations", "max_duration"):
+    if failure.type in ("max_iterations", "max_duration", *SPENDING_REASONS):
+        bound = _BOUNDS.get(failure.type, failure.type)
         return (
-            f'{see} Raise {failure.type} of the step, or give it on_limit="park" so that a run '
+            f'{see} Raise {bound} of the step, or give it on_limit="park" so that a run '
             "can be resumed with a raised bound."
         )
     return see

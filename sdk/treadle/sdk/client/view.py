@@ -1,7 +1,7 @@
 """Where a run stands, for a reader: its document, joined with the registers of its live steps.
 
-Pure: it is given what was read (``store.py``) and says what it means, with the next command
-for everything that waits for a person.
+Pure: it is given what was read (``store.py``) and says what it means; ``notes.py`` adds what a
+person should know.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
 from treadle.sdk.messages import (
     Delayed,
@@ -24,17 +25,12 @@ from treadle.sdk.messages import (
     WorkerPresence,
 )
 from treadle.sdk.run import TERMINAL, RunDocument, RunStatus, StepEntry, StepStatus
+from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 ViewStatus = RunStatus | Literal["requested"]
-Doing = Literal["", "queued_or_running", "delayed", "sleeping", "parked", "awaiting_signal"]
-
-
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something a person should know or do."""
-
-    text: str
-    command: str = ""
-    """What to run next."""
+Doing = Literal[
+    "", "queued_or_running", "delayed", "sleeping", "parked", "waiting", "awaiting_signal"
+]
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,18 +48,25 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int = 0
     """The iteration that is due, counted from 0."""
     attempt: int = 0
+    losses: int = 0
+    """Attempts of this iteration whose worker vanished."""
     max_iterations: int = 0
     iterations: int = 0
     """Committed iterations."""
     since_ms: int = 0
     """Since when it does what it is doing."""
     due_ms: int = 0
-    """When a delayed or sleeping task goes on."""
+    """When a delayed, sleeping or waiting step goes on; 0 is never by itself."""
     deadline_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
     failure: Failure | None = None
-    """Why it failed; of an active step, why its last attempt failed."""
+    """Why it failed; of an active step, why its last attempt failed; of one that waits, for
+    what."""
+    spent: Spent = NOTHING
+    """What it has used, as far as its executions told."""
+    limits: SpendingLimits = UNLIMITED
+    """Bounds on that, of a live step."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +118,7 @@ def of_request(
     """Return the view of a run that no engine has taken yet; without presence, without notes."""
     notes: tuple[Note, ...] = ()
     if presence is not None:
-        notes = (Note("requested, not yet taken by an engine"), *_engine_notes(presence))
+        notes = (Note("requested, not yet taken by an engine"), *engine_notes(presence))
     steps = definition.steps if definition else ()
     return RunView(
         id=run,
@@ -147,7 +150,7 @@ def of_document(
     )
     notes: tuple[Note, ...] = ()
     if presence is not None and not document.is_terminal:
-        notes = _notes(document, steps, presence)
+        notes = notes_of(document, steps, presence)
     return RunView(
         id=document.run,
         workflow=document.workflow,
@@ -188,6 +191,7 @@ def _step_view(
         started_ms=entry.started_ms,
         ended_ms=entry.ended_ms,
         failure=entry.failure,
+        spent=entry.spent,
     )
     if entry.status in ("active", "parked"):
         return _live(view, held)
@@ -208,7 +212,8 @@ def _live(view: StepView, held: Held | None) -> StepView:
         case Sleeping():
             return _of_task(view, register.task, "sleeping", held.time_ms, register.due_ms)
         case Parked():
-            return _of_task(view, register.task, "parked", register.parked_ms, 0)
+            doing: Doing = "waiting" if register.waits else "parked"
+            return _of_task(view, register.task, doing, register.parked_ms, register.due_ms)
         case Ended():
             # The document is about to follow; the register is the truth of the step.
             return msgspec.structs.replace(
@@ -217,6 +222,7 @@ def _live(view: StepView, held: Held | None) -> StepView:
                 iterations=register.iterations,
                 ended_ms=register.ended_ms,
                 failure=register.failure,
+                spent=register.spent,
             )
         case _:
             assert_never(register)
@@ -229,58 +235,13 @@ def _of_task(view: StepView, task: Task, doing: Doing, since_ms: int, due_ms: in
         iteration=task.iteration,
         iterations=task.iteration,
         attempt=task.attempt,
+        losses=task.losses,
         max_iterations=task.max_iterations if task.loop else 0,
         since_ms=since_ms,
         due_ms=due_ms,
         deadline_ms=task.deadline_ms,
         started_ms=task.started_ms or view.started_ms,
         failure=view.failure or task.last_failure,
+        spent=task.spent + task.spent_now,
+        limits=task.limits,
     )
-
-
-# ---------------------------------------------------------------- what a person should know
-
-
-def _notes(
-    document: RunDocument, steps: Sequence[StepView], presence: Sequence[WorkerPresence]
-) -> tuple[Note, ...]:
-    notes = list(_engine_notes(presence))
-    for step in steps:
-        if step.status == "parked":
-            notes.append(_parked_note(document.run, step))
-        elif step.doing == "awaiting_signal":
-            notes.append(
-                Note(
-                    f"step {step.id!r} waits for the signal {step.signal!r}",
-                    f"treadle run signal {document.run} {step.signal}",
-                )
-            )
-        elif step.status == "active" and step.type:
-            notes.extend(_worker_notes(step, document.domain, presence))
-    return tuple(notes)
-
-
-def _engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:
-    if any(process.role == "engine" for process in presence):
-        return ()
-    return (Note("no engine is running, so nothing moves", "treadle engine"),)
-
-
-def _worker_notes(
-    step: StepView, domain: str, presence: Sequence[WorkerPresence]
-) -> tuple[Note, ...]:
-    if any(
-        process.role == "worker" and process.domain == domain and step.type in process.types
-        for process in presence
-    ):
-        return ()
-    text = f"step {step.id!r}: no worker serves task type {step.type!r}"
-    return (Note(text, "treadle worker app.py"),)
-
-
-def _parked_note(run: str, step: StepView) -> Note:
-    why = step.failure.type if step.failure else "a bound"
-    at = f" after {step.iterations} iterations" if step.iterations else ""
-    raise_by = "--max-duration +300" if why == "max_duration" else "--max-iterations +10"
-    text = f"step {step.id!r} is parked at {why}{at}"
-    return Note(text, f"treadle run resume {run} {raise_by}")

@@ -25,6 +25,7 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     TaskDue,
     TaskLost,
 )
@@ -111,11 +112,11 @@ class _Settles:
         if isinstance(event, TaskDue | StepCompleted):
             # The end of a step is told by the document, once. Due is for the engine only.
             return False
-        if not isinstance(event, StepContinued | StepFailed | TaskLost):
+        if not isinstance(event, StepContinued | StepWaiting | StepFailed | TaskLost):
             return True
         if event.token <= self._tokens.get(event.step, 0):
             return False
-        if isinstance(event, StepContinued):
+        if isinstance(event, StepContinued | StepWaiting):
             if event.iteration <= self._iterations.get(event.step, -1):
                 return False
             self._iterations[event.step] = event.iteration

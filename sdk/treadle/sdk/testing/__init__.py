@@ -5,6 +5,13 @@ engine and workers in this process and gives a client.
 """
 
 from treadle.sdk.testing.local import local
-from treadle.sdk.testing.simulation import Resume, Signal, SimulatedRun, SimulatedStep, simulate
+from treadle.sdk.testing.simulation import (
+    Message,
+    Resume,
+    Signal,
+    SimulatedRun,
+    SimulatedStep,
+    simulate,
+)
 
-__all__ = ["Resume", "Signal", "SimulatedRun", "SimulatedStep", "local", "simulate"]
+__all__ = ["Message", "Resume", "Signal", "SimulatedRun", "SimulatedStep", "local", "simulate"]

@@ -18,13 +18,16 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
 )
 from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress
 from treadle.sdk.testing.clock import VirtualLoop
-from treadle.worker.execution import Call, execute
+from treadle.worker.execution import Call, Record, execute
+from treadle.worker.mailbox import Letters
 from treadle.worker.registry import Handler
-from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict
+from treadle.worker.settle import told_by
+from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict, Wait
 
 if TYPE_CHECKING:
     from treadle.sdk.testing.world import World
@@ -96,11 +99,17 @@ class Executor:
             "head": port.head,
             "iteration": task.iteration,
             "attempt": task.attempt,
+            **told_by(call),
         }
         match verdict:
             case Continue():
                 output = msgspec.Raw(verdict.output)
                 event: Event = StepContinued(**common, output=output, delay_ms=verdict.delay_ms)
+            case Wait():
+                output = msgspec.Raw(verdict.output)
+                event = StepWaiting(
+                    **common, output=output, reason=verdict.reason, due_ms=verdict.due_ms
+                )
             case Complete():
                 event = StepCompleted(**common, output=msgspec.Raw(verdict.output))
             case Fail():
@@ -150,6 +159,19 @@ class _Port:
         )
         self.head = self._world.save(self._step_id, self.head, checkpoint)
         return checkpoint
+
+    async def append_record(self, number: int, body: bytes) -> int:
+        record = Record(
+            token=self.token, iteration=self._task.iteration, nonce="", body=msgspec.Raw(body)
+        )
+        self.head = self._world.append(self._step_id, self.head, number, record)
+        return self.head
+
+    async def read_records(self) -> list[Record]:
+        return self._world.records(self._step_id)
+
+    async def read_messages(self, after: int) -> Letters:
+        return self._world.letters(self._step_id, after)
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
         return await self._loop.run_blocking(call)

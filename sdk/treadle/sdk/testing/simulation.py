@@ -12,9 +12,18 @@ import msgspec
 from treadle.engine.core import Plan
 from treadle.sdk import payload
 from treadle.sdk.builder import Workflow
-from treadle.sdk.definition import WorkflowDefinition, content_hash
+from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import RunCancelled, RunFailed, UnknownRun
-from treadle.sdk.messages import CancelRequested, ResumeRequested, RunRequested, SignalReceived
+from treadle.sdk.messages import (
+    CancelRequested,
+    ClientEvent,
+    MessageKind,
+    MessageSent,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+)
+from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID
 from treadle.sdk.testing.world import Recorded, World
@@ -35,12 +44,26 @@ class Signal(msgspec.Struct, frozen=True):
     """Virtual seconds after the start."""
 
 
+class Message(msgspec.Struct, frozen=True):
+    """A message to send to a step of a simulated run."""
+
+    step: str
+    payload: Any = None
+    kind: MessageKind = "steer"
+    after_s: float = 0
+    """Virtual seconds after the start."""
+
+
 class Resume(msgspec.Struct, frozen=True):
     """A resume, with raised bounds, of whatever is parked."""
 
     after_s: float
     add_iterations: int = 0
     add_duration_s: float = 0
+    add_tool_calls: int = 0
+    add_tokens: int = 0
+    """Added to each bound on tokens that the step has."""
+    add_cost_usd: float = 0
 
 
 class SimulatedStep(msgspec.Struct, frozen=True):
@@ -86,7 +109,9 @@ class SimulatedRun:
             if failure is None:
                 raise UnknownRun(f"{RUN_ID} ({self.status}: it waits for a signal)")
             step = self._document.failed_step
-            raise RunFailed(RUN_ID, step, self._world.iterations(step) if step else 0, failure)
+            is_loop = isinstance(self._plan.steps.get(step), AgentLoopStep)
+            iteration = self._world.iterations(step) if is_loop else None
+            raise RunFailed(RUN_ID, step, iteration, failure)
         sinks = self._plan.sinks
         if len(sinks) == 1:
             return payload.decode("output of the run", self._world.output(sinks[0]), type_)
@@ -101,16 +126,17 @@ async def simulate(
     *,
     now: datetime | str = DEFAULT_NOW,
     signals: Mapping[str, Any] | Sequence[Signal] = (),
+    messages: Sequence[Message] = (),
     resume: Resume | None = None,
     cancel_after_s: float | None = None,
 ) -> SimulatedRun:
     """Run the workflow to its end in virtual time and return how it stands.
 
     Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
-    maps names to payloads, sent at the start, or lists ``Signal`` objects with their times.
-    The run is returned as it is when nothing more can happen: ended, parked, or waiting for a
-    signal. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
-    ``HandlerError`` if the worker lacks a handler.
+    maps names to payloads, sent at the start, or lists ``Signal`` objects with their times;
+    ``messages`` lists messages to loops. The run is returned as it is when nothing more can
+    happen: ended, parked, or waiting for a signal or a message. Raises ``InvalidDefinition`` and
+    ``InvalidPayload`` as a client would, and ``HandlerError`` if the worker lacks a handler.
     """
     definition = workflow.build() if isinstance(workflow, Workflow) else workflow
     workers = list(worker) if isinstance(worker, Sequence) else [worker]
@@ -122,7 +148,7 @@ async def simulate(
         definition=plan.hash,
         input=msgspec.Raw(payload.encode("input of the run", input)),
     )
-    planned = _planned(signals)
+    planned = [*_planned(signals), *_letters(messages)]
 
     def run() -> SimulatedRun:
         loop = VirtualLoop()
@@ -143,28 +169,48 @@ async def simulate(
     return await asyncio.to_thread(run)
 
 
-def _planned(signals: Mapping[str, Any] | Sequence[Signal]) -> list[tuple[Signal, SignalReceived]]:
+def _letters(messages: Sequence[Message]) -> list[tuple[float, ClientEvent]]:
+    return [
+        (
+            m.after_s,
+            MessageSent(
+                step=m.step,
+                kind=m.kind,
+                id=f"m{number}",
+                payload=msgspec.Raw(payload.encode(f"message to {m.step!r}", m.payload)),
+            ),
+        )
+        for number, m in enumerate(messages)
+    ]
+
+
+def _planned(
+    signals: Mapping[str, Any] | Sequence[Signal],
+) -> list[tuple[float, ClientEvent]]:
     listed = (
         [Signal(name, value) for name, value in signals.items()]
         if isinstance(signals, Mapping)
         else list(signals)
     )
     return [
-        (s, SignalReceived(name=s.name, payload=msgspec.Raw(payload.encode(s.name, s.payload))))
+        (
+            s.after_s,
+            SignalReceived(name=s.name, payload=msgspec.Raw(payload.encode(s.name, s.payload))),
+        )
         for s in listed
     ]
 
 
 def _schedule(
     world: World,
-    signals: list[tuple[Signal, SignalReceived]],
+    planned: list[tuple[float, ClientEvent]],
     resume: Resume | None,
     cancel_after_s: float | None,
 ) -> None:
-    for index, (signal, event) in enumerate(signals):
+    for index, (after_s, event) in enumerate(planned):
         world.after(
-            f"signal-{index}",
-            signal.after_s,
+            f"sent-{index}",
+            after_s,
             lambda event=event: world.publish(event),  # type: ignore[misc]
         )
     if cancel_after_s is not None:
@@ -174,6 +220,13 @@ def _schedule(
         request = ResumeRequested(
             add_iterations=resume.add_iterations,
             add_duration_ms=round(resume.add_duration_s * 1000),
+            add_spending=SpendingLimits(
+                tool_calls=resume.add_tool_calls,
+                input_tokens=resume.add_tokens,
+                output_tokens=resume.add_tokens,
+                total_tokens=resume.add_tokens,
+                cost_micro_usd=micro_usd(resume.add_cost_usd),
+            ),
         )
         world.after("resume", resume.after_s, lambda: world.publish(request))
 

@@ -22,6 +22,7 @@ from treadle.engine.core import (
     StepResumed,
     advance,
     apply,
+    bounds,
     effects,
     request,
 )
@@ -33,6 +34,7 @@ from treadle.sdk.messages import (
     Ended,
     Event,
     Inline,
+    MessageSent,
     Parked,
     Register,
     ResumeRequested,
@@ -42,6 +44,7 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepWaiting,
     Task,
     TaskDue,
     TaskLost,
@@ -51,7 +54,8 @@ from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID, Executor
-from treadle.worker.execution import Fenced
+from treadle.worker.execution import Fenced, Record
+from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
 
 
@@ -75,9 +79,13 @@ class World:
         self._sequence = 0
         self._registers: dict[str, Placed] = {}
         self._checkpoints: dict[str, tuple[int, Checkpoint]] = {}
+        self._records: dict[str, list[Record]] = {}
+        self._newest: dict[str, int] = {}
+        """Sequence of the newest checkpoint or record, by step."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._executor = Executor(self, handlers, loop)
         self._input = msgspec.Raw(b"null")
+        self._messages: dict[str, dict[int, MessageSent]] = {}
         self._payloads: dict[int, msgspec.Raw] = {}
         self._idle = asyncio.Event()
         self.run: RunDocument | None = None
@@ -111,7 +119,17 @@ class World:
         moment = Moment(RUN_ID, f"e{self._sequence}", self.now_ms(), self._sequence)
         self.history.append(Recorded(self._sequence, moment.ms, event))
         match event:
-            case StepContinued() | StepCompleted() | StepFailed() | TaskLost() | TaskDue():
+            case (
+                StepContinued()
+                | StepWaiting()
+                | StepCompleted()
+                | StepFailed()
+                | TaskLost()
+                | TaskDue()
+            ):
+                self._step_event(event.step, event, moment)
+            case MessageSent():
+                self._messages.setdefault(event.step, {})[moment.sequence] = event
                 self._step_event(event.step, event, moment)
             case ResumeRequested():
                 for step_id, placed in list(self._registers.items()):
@@ -138,7 +156,8 @@ class World:
         placed = self._registers.get(step_id)
         if placed is None:
             return
-        new = advance(self._plan.work(step_id), placed, event, moment)
+        newest = max(self._messages.get(step_id, ()), default=0)
+        new = advance(self._plan.work(step_id), placed, event, moment, newest)
         if new is placed.register:
             return
         self._place(step_id, new)
@@ -146,12 +165,27 @@ class World:
         match new:
             case Ended():
                 fact: RunEvent = StepEnded(
-                    step_id, new.outcome, new.iterations, new.failure, moment.id, position
+                    step_id,
+                    new.outcome,
+                    new.iterations,
+                    new.failure,
+                    moment.id,
+                    position,
+                    new.spent,
                 )
             case Parked():
-                fact = StepParked(step_id, new.reason, new.task.iteration, moment.id, position)
+                task = new.task
+                fact = StepParked(
+                    step_id,
+                    new.reason,
+                    task.iteration,
+                    moment.id,
+                    position,
+                    new.waits,
+                    bounds.spent_by(task),
+                )
             case _:
-                if not isinstance(event, ResumeRequested):
+                if not isinstance(placed.register, Parked):
                     return
                 fact = StepResumed(step_id, moment.id, position)
         self._run_event(fact, moment)
@@ -259,13 +293,35 @@ class World:
             raise Fenced("the step has moved on")
         return stored[1]
 
+    def letters(self, step_id: str, after: int) -> Letters:
+        """Return the messages to a step that follow a sequence."""
+        sent = self._messages.get(step_id, {})
+        found = [received(sequence, sent[sequence]) for sequence in sent if sequence > after]
+        return Letters(found, max([after, *sent]))
+
     def save(self, step_id: str, head: int, checkpoint: Checkpoint) -> int:
         """Store a checkpoint over ``head``; raise ``Fenced`` if the pair has moved."""
-        newest = self._registers[step_id].sequence
-        if step_id in self._checkpoints:
-            newest = max(newest, self._checkpoints[step_id][0])
+        sequence = self._over(step_id, head)
+        self._checkpoints[step_id] = (sequence, checkpoint)
+        return sequence
+
+    def append(self, step_id: str, head: int, number: int, record: Record) -> int:
+        """Store a record of the step's journal; raise ``Fenced`` if the step has moved."""
+        sequence = self._over(step_id, head)
+        records = self._records.setdefault(step_id, [])
+        if number != len(records):
+            raise InvariantError(f"record {number} follows {len(records)} records")
+        records.append(record)
+        return sequence
+
+    def records(self, step_id: str) -> list[Record]:
+        """Return the step's journal."""
+        return list(self._records.get(step_id, []))
+
+    def _over(self, step_id: str, head: int) -> int:
+        newest = max(self._registers[step_id].sequence, self._newest.get(step_id, 0))
         if newest != head:
             raise Fenced("the step has moved on")
         self._sequence += 1
-        self._checkpoints[step_id] = (self._sequence, checkpoint)
+        self._newest[step_id] = self._sequence
         return self._sequence

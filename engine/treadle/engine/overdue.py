@@ -1,0 +1,69 @@
+"""Schedules that are due and did not fire: set again, so that they do.
+
+A server whose store is full when a schedule is due cannot store what it fires; it keeps the
+schedule, and does not try again before it restarts. Every engine sweeps; setting a schedule
+again is a compare-and-set, so that none comes back that was replaced or cleared meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+import msgspec
+
+from treadle.engine.timers import schedule
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import ApiError, JetStream
+from treadle.sdk.errors import ServerError
+from treadle.sdk.messages import TimerFired
+from treadle.sdk.subjects import Subjects
+
+SWEEP_S = 30.0
+OVERDUE_MS = 5_000
+"""Schedules fire up to 250 ms late, and a server that restarts fires them a little later; the
+rest is for clocks that differ."""
+
+_log = logging.getLogger("treadle.engine")
+_decoder = msgspec.json.Decoder(TimerFired)
+
+
+class Overdue:
+    """Sets overdue schedules of a namespace again."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self._js = js
+        self._subjects = subjects
+
+    async def run(self) -> None:
+        """Sweep about twice a minute, until cancelled."""
+        while True:
+            # Engines that started together should not sweep together.
+            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
+            try:
+                count = await self.sweep(round(time.time() * 1000))
+            except (ServerError, ApiError, Unknown) as exc:
+                _log.warning("engine.overdue-sweep-failed %r", exc)
+            else:
+                if count:
+                    _log.warning("engine.timers-set-again %d", count, extra={"count": count})
+
+    async def sweep(self, now_ms: int) -> int:
+        """Set every schedule again that should have fired before ``now_ms``; return how many."""
+        count = 0
+        timers = self._js.read(self._subjects.timers_stream, self._subjects.all_timers)
+        async for stored in timers:
+            due_ms = _decoder.decode(stored.data).due_ms
+            if not due_ms or due_ms > now_ms - OVERDUE_MS:
+                continue
+            run, timer_id = self._subjects.parse_timer(stored.subject)
+            answer = await self._js.attempt(
+                stored.subject,
+                stored.data,
+                expected=stored.sequence,
+                headers=schedule(due_ms, self._subjects.fired(run, timer_id)),
+            )
+            count += isinstance(answer, int)
+        return count

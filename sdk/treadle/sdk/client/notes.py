@@ -1,0 +1,154 @@
+"""What a person should know of a run that has not ended: why it waits, and what to do.
+
+Pure: it is given where the steps stand (``view.py``) and which processes live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from treadle.sdk.client.raising import RAISE_BY
+from treadle.sdk.limits import LOSSES_MAX
+from treadle.sdk.messages import WorkerPresence
+from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
+from treadle.sdk.run import WAITING, RunDocument
+
+if TYPE_CHECKING:
+    from treadle.sdk.client.view import StepView
+
+TYPES_SHOWN_MAX = 10
+"""Task types named in one note: a typing error is seen among as many."""
+
+_START_WORKER = "treadle worker app.py"
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something a person should know or do."""
+
+    text: str
+    command: str = ""
+    """What to run next."""
+
+
+def notes_of(
+    document: RunDocument, steps: Sequence[StepView], presence: Sequence[WorkerPresence]
+) -> tuple[Note, ...]:
+    """Return what a person should know of a live run."""
+    notes = list(engine_notes(presence))
+    for step in steps:
+        if step.status == "parked":
+            notes.append(_parked_note(document.run, step))
+        elif step.doing == "awaiting_signal":
+            notes.append(
+                Note(
+                    f"step {step.id!r} waits for the signal {step.signal!r}",
+                    f"treadle run signal {document.run} {step.signal}",
+                )
+            )
+        elif step.status == "active" and step.type:
+            notes.extend(_worker_notes(step, document, presence))
+    return tuple(notes)
+
+
+def engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:
+    """Return the note that no engine runs, if none does."""
+    if any(process.role == "engine" for process in presence):
+        return ()
+    return (Note("no engine is running, so nothing moves", "treadle engine"),)
+
+
+# ---------------------------------------------------------------- workers
+
+
+def _worker_notes(
+    step: StepView, document: RunDocument, presence: Sequence[WorkerPresence]
+) -> list[Note]:
+    workers = [process for process in presence if process.role == "worker"]
+    serving = [
+        worker
+        for worker in workers
+        if worker.domain == document.domain and step.type in worker.types
+    ]
+    notes: list[Note] = []
+    if step.losses:
+        notes.append(_lost_note(step, document.run, is_served=bool(serving)))
+    elif not serving:
+        notes.append(_unserved_note(step, document.domain, workers))
+    if step.doing != "sleeping":  # No worker has any part in it.
+        notes.extend(_blocked_notes(step, document.run, serving))
+    return notes
+
+
+def _lost_note(step: StepView, run: str, *, is_served: bool) -> Note:
+    times = "once" if step.losses == 1 else f"{step.losses} times"
+    what = f"iteration {step.iteration}" if step.kind == "agent_loop" else "it"
+    text = (
+        f"step {step.id!r}: its worker died or stopped {times} while executing {what} "
+        f"(losses: {step.losses} of at most {LOSSES_MAX})"
+    )
+    if step.losses > 1:
+        text += "; its handler may be what ends the process: see the worker's log"
+    if is_served:
+        return Note(text, f"treadle run history {run}")
+    return Note(f"{text}; none that serves task type {step.type!r} is left", _START_WORKER)
+
+
+def _unserved_note(step: StepView, domain: str, workers: Sequence[WorkerPresence]) -> Note:
+    near = [worker for worker in workers if worker.domain == domain]
+    far = sorted({worker.domain for worker in workers if step.type in worker.types})
+    if far:
+        text = (
+            f"no worker of this run's domain {domain!r} serves task type {step.type!r}; workers "
+            f"of domain {', '.join(map(repr, far))} do"
+        )
+    elif not near:
+        text = f"no worker serves task type {step.type!r}: none is running"
+    else:
+        told = "worker runs" if len(near) == 1 else "workers run"
+        types = sorted({name for worker in near for name in worker.types})
+        more = len(types) - TYPES_SHOWN_MAX
+        text = (
+            f"{len(near)} {told}, none serves task type {step.type!r}; served: "
+            f"{', '.join(types[:TYPES_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}. "
+            f'Start one whose file has @worker.handler("{step.type}")'
+        )
+    return Note(f"step {step.id!r}: {text}", _START_WORKER)
+
+
+def _blocked_notes(step: StepView, run: str, serving: Sequence[WorkerPresence]) -> list[Note]:
+    # Which worker was given the task is not stored: one that goes round may have it too.
+    waits = "waits" if all(worker.blocked_ms for worker in serving) else "may wait"
+    notes: list[Note] = []
+    for worker in serving:
+        if worker.blocked_ms:
+            is_cause = (worker.blocked_run, worker.blocked_type) == (run, step.type)
+            relation = "blocks its worker" if is_cause else f"{waits} for a blocked worker"
+            text = f"step {step.id!r} {relation}: {describe_blocked(worker)}; {BLOCKED_REMEDY}"
+            notes.append(Note(text))
+    return notes
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def _parked_note(run: str, step: StepView) -> Note:
+    why = step.failure.type if step.failure else "a bound"
+    if why == WAITING:
+        return _waiting_note(run, step)
+    at = f" after {step.iterations} iterations" if step.iterations else ""
+    raise_by = RAISE_BY.get(why, "--max-iterations +10")
+    text = f"step {step.id!r} is parked at {why}{at}"
+    return Note(text, f"treadle run resume {run} {raise_by}")
+
+
+def _waiting_note(run: str, step: StepView) -> Note:
+    reason = step.failure.message if step.failure else ""
+    text = f"step {step.id!r} waits for a message{f': {reason}' if reason else ''}"
+    if step.due_ms:
+        due = datetime.fromtimestamp(step.due_ms / 1000, UTC).astimezone()
+        text = f"{text} (it goes on by itself at {due:%Y-%m-%d %H:%M:%S})"
+    return Note(text, f"treadle run resume {run} --step {step.id}")

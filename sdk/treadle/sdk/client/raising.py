@@ -1,0 +1,93 @@
+"""A resume with raised bounds: ``max_*`` raise to, ``add_*`` raise by."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TypedDict
+
+from treadle.sdk.errors import UserError
+from treadle.sdk.ids import check_id
+from treadle.sdk.limits import COST_USD_MAX
+from treadle.sdk.messages import ResumeRequested
+from treadle.sdk.spending import MAX_COST, MAX_TOKENS, MAX_TOOL_CALLS, SpendingLimits, micro_usd
+
+RAISED_MAX = 2**53
+"""The largest whole number that every reader of JSON takes exactly."""
+
+RAISE_BY = {
+    "max_duration": "--max-duration +300",
+    MAX_TOOL_CALLS: "--add-tool-calls 50",
+    MAX_TOKENS: "--add-tokens 100000",
+    MAX_COST: "--add-cost 5",
+}
+"""How a person raises each bound, for an example; the number of iterations otherwise."""
+
+
+class Raised(TypedDict, total=False):
+    """The bounds that a resume may raise; a bound that the step does not have stays away."""
+
+    max_iterations: int
+    add_iterations: int
+    max_duration: timedelta | None
+    add_duration: timedelta | None
+    max_tool_calls: int
+    add_tool_calls: int
+    max_input_tokens: int
+    add_input_tokens: int
+    max_output_tokens: int
+    add_output_tokens: int
+    max_total_tokens: int
+    add_total_tokens: int
+    max_cost_usd: float
+    add_cost_usd: float
+
+
+def resume_request(step: str | None, raised: Raised) -> ResumeRequested:
+    """Return the request; raise ``UserError`` for a bound that there is not, or is not raised."""
+    unknown = sorted(raised.keys() - Raised.__annotations__.keys())
+    if unknown:
+        known = ", ".join(Raised.__annotations__)
+        raise UserError(f"{', '.join(unknown)} cannot be raised. What can is: {known}.")
+    return ResumeRequested(
+        step=check_id("step", step) if step else "",
+        max_iterations=_count("max_iterations", raised.get("max_iterations", 0)),
+        add_iterations=_count("add_iterations", raised.get("add_iterations", 0)),
+        max_duration_ms=_count("max_duration", _ms(raised.get("max_duration"))),
+        add_duration_ms=_count("add_duration", _ms(raised.get("add_duration"))),
+        max_spending=SpendingLimits(
+            tool_calls=_count("max_tool_calls", raised.get("max_tool_calls", 0)),
+            input_tokens=_count("max_input_tokens", raised.get("max_input_tokens", 0)),
+            output_tokens=_count("max_output_tokens", raised.get("max_output_tokens", 0)),
+            total_tokens=_count("max_total_tokens", raised.get("max_total_tokens", 0)),
+            cost_micro_usd=_cost("max_cost_usd", raised.get("max_cost_usd", 0)),
+        ),
+        add_spending=SpendingLimits(
+            tool_calls=_count("add_tool_calls", raised.get("add_tool_calls", 0)),
+            input_tokens=_count("add_input_tokens", raised.get("add_input_tokens", 0)),
+            output_tokens=_count("add_output_tokens", raised.get("add_output_tokens", 0)),
+            total_tokens=_count("add_total_tokens", raised.get("add_total_tokens", 0)),
+            cost_micro_usd=_cost("add_cost_usd", raised.get("add_cost_usd", 0)),
+        ),
+    )
+
+
+def _ms(duration: timedelta | None) -> int:
+    return round(duration.total_seconds() * 1000) if duration else 0
+
+
+def _count(name: str, value: int) -> int:
+    if not 0 <= value <= RAISED_MAX:
+        raise UserError(
+            f"{name} is {value}; a bound is raised, by at most {RAISED_MAX}. Correct it."
+        )
+    return value
+
+
+def _cost(name: str, dollars: float) -> int:
+    if not math.isfinite(dollars) or not 0 <= dollars <= COST_USD_MAX:
+        raise UserError(
+            f"{name} is {dollars}; a bound is raised, by at most {COST_USD_MAX:.0f} dollars. "
+            "Correct it."
+        )
+    return micro_usd(dollars)

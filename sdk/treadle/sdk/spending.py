@@ -1,0 +1,119 @@
+"""What a loop spends: counts that its handler reports, and the bounds on them.
+
+Counts only grow, and adding them is done in one place (the engine), once for each committed
+iteration. Money is in millionths of a dollar, a whole number, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+SPENT_MAX = 2**53
+"""The largest whole number that every reader of JSON takes exactly; a count stops there."""
+
+MICRO = 1_000_000
+"""Millionths in one dollar."""
+
+MAX_TOOL_CALLS = "max_tool_calls"
+MAX_TOKENS = "max_tokens"
+MAX_COST = "max_cost"
+SPENDING_REASONS = (MAX_TOOL_CALLS, MAX_TOKENS, MAX_COST)
+"""Names of the bounds on spending, as a parked or failed step gives them."""
+
+
+class Spent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was used: tool calls, tokens, money."""
+
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_micro_usd: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return plus(self, other)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens read and written."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def cost_usd(self) -> float:
+        """The cost in dollars."""
+        return self.cost_micro_usd / MICRO
+
+
+class SpendingLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Bounds on what a loop may use; 0 is unlimited. Also what a request raises them by or to."""
+
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cost_micro_usd: int = 0
+
+
+# The defaults of stored values. What equals a default is left out of them by its identity, so a
+# sum that is nothing is this very object.
+NOTHING = Spent()
+UNLIMITED = SpendingLimits()
+
+
+def plus(one: Spent, other: Spent) -> Spent:
+    """Return the sum of two counts."""
+    return _merged(one, other, lambda a, b: a + b)
+
+
+def at_least(one: Spent, other: Spent) -> Spent:
+    """Return the larger of each count: what is heard late or twice takes nothing away."""
+    return _merged(one, other, max)
+
+
+def reached(limits: SpendingLimits, spent: Spent) -> str:
+    """Return the name of the first bound that is used up, or ''."""
+    if limits is UNLIMITED:
+        return ""
+    if _is_used_up(limits.tool_calls, spent.tool_calls):
+        return MAX_TOOL_CALLS
+    if (
+        _is_used_up(limits.input_tokens, spent.input_tokens)
+        or _is_used_up(limits.output_tokens, spent.output_tokens)
+        or _is_used_up(limits.total_tokens, spent.total_tokens)
+    ):
+        return MAX_TOKENS
+    return MAX_COST if _is_used_up(limits.cost_micro_usd, spent.cost_micro_usd) else ""
+
+
+def raised(limits: SpendingLimits, to: SpendingLimits, by: SpendingLimits) -> SpendingLimits:
+    """Return the bounds raised to, then by, what is asked; none is lowered or begins to bind."""
+
+    def one(name: str) -> int:
+        present: int = getattr(limits, name)
+        if not present:
+            return 0
+        wanted: int = max(present, getattr(to, name)) + max(0, getattr(by, name))
+        return max(present, min(wanted, SPENT_MAX))
+
+    new = SpendingLimits(**{name: one(name) for name in SpendingLimits.__struct_fields__})
+    return limits if new == limits else new
+
+
+def micro_usd(dollars: float) -> int:
+    """Return dollars in millionths; what is not nothing is one at least."""
+    return max(1, round(dollars * MICRO)) if dollars > 0 else 0
+
+
+def _merged(one: Spent, other: Spent, merge: Callable[[int, int], int]) -> Spent:
+    if one is NOTHING and other is NOTHING:
+        return NOTHING
+    merged = {
+        name: min(max(0, merge(getattr(one, name), getattr(other, name))), SPENT_MAX)
+        for name in Spent.__struct_fields__
+    }
+    return Spent(**merged) if any(merged.values()) else NOTHING
+
+
+def _is_used_up(limit: int, used: int) -> bool:
+    return 0 < limit <= used
