@@ -199,6 +199,48 @@ def test_a_killed_worker_is_replaced_and_a_killed_dev_leaves_nothing_behind(
     assert again.end(signal.SIGINT) == exits.OK
 
 
+FAILING = """
+import asyncio
+from treadle.sdk import Retry, Workflow
+from treadle.worker import TaskContext, Worker
+
+workflow = Workflow("count")
+workflow.task("sum", "sum", retry=Retry(max_attempts=2, delay_s=0))
+worker = Worker()
+
+@worker.handler("sum")
+async def sum_up(ctx: TaskContext):
+    if ctx.attempt == 1:
+        raise ValueError("off by \\x1b[31mone")
+    print("slow now")
+    await asyncio.sleep(60)
+"""
+
+
+def test_dev_shows_a_failed_handler_with_its_line_and_says_for_what_it_waits_at_its_end(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(FAILING)
+    dev = start("dev", "app.py", "--port", str(free_port()))
+    dev.says("ready; workflows: count")
+    below = tmp_path / "below"
+    below.mkdir()
+    began = Command("run", "start", "count", "--id", "r1", cwd=below, settings=None)
+    assert began.process.wait(30) == exits.OK, began.lines
+    assert began.process.stdout is not None
+    began.process.stdout.close()
+    line = next(n for n, text in enumerate(FAILING.splitlines(), 1) if "raise" in text)
+    told = dev.says("worker.attempt-failed type=sum run=r1 step=sum attempt=1: ValueError: off by")
+    assert f"\\u001b[31mone (at app.py:{line})" in told and "\x1b" not in told
+    dev.says("slow now")
+    dev.process.send_signal(signal.SIGINT)
+    dev.says("for running handlers to end (Ctrl-C again to give them up)")
+    dev.says("worker.waiting for 1 handler to end")
+    dev.process.send_signal(signal.SIGINT)
+    dev.says("giving up what still runs")
+    assert dev.process.wait(30) == exits.OK
+
+
 def test_engine_and_worker_stop_on_sigterm_and_a_worker_may_be_first(
     start: Start, settings: Settings, tmp_path: Path
 ) -> None:

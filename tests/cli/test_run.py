@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from tests.cli.conftest import Run
 from tests.client.stage import Stage, chain, done, ended, open_stage, parked
 
-from treadle.cli import exits
-from treadle.sdk.messages import Failure
+from treadle.cli import exits, runs
+from treadle.sdk.messages import Failure, StepFailed
 from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
+from treadle.sdk.spending import SpendingLimits, Spent
 
 Prepare = Callable[[Callable[[Stage], Awaitable[object]]], None]
 
@@ -119,6 +121,88 @@ def test_a_wait_ends_with_its_own_exit_code_and_says_what_is_waited_for(
     assert watched[0]["kind"] == "run.requested" and watched[-1]["error"]["type"] == "TimeoutError"
 
 
+def test_a_healthy_wait_says_nothing_and_a_quiet_one_says_what_is_missing(
+    treadle: Run, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        await stage.register("r1", "loop", "think", ended("done"))
+        steps = {"first": done(), "loop": done()}
+        await stage.document("r1", definition=version, status="completed", steps=steps)
+
+    prepare(story)
+    assert treadle("run", "result", "r1").err == ""
+    monkeypatch.setattr(runs, "QUIET_S", 0.01)
+    start = ("run", "start", "flow", "--id", "r2", "--timeout", "1.5")
+    told = treadle(*start, "--wait", code=exits.TIMED_OUT).err
+    assert told.count("! requested, not yet taken by an engine\n") == 1
+    told = treadle(*start, "--watch", code=exits.TIMED_OUT).err
+    assert told.index("! no engine is running") < told.index("has not ended within")
+    monkeypatch.setattr(runs, "QUIET_S", 30)
+    for how in ("--wait", "--watch"):
+        assert "! " not in treadle(*start[:-1], "0.1", how, code=exits.TIMED_OUT).err
+
+
+def test_an_empty_list_names_the_server_and_the_namespace_it_asked(
+    treadle: Run, prepare: Prepare, settings: Settings
+) -> None:
+    prepare(nothing)
+    told = treadle("run", "list", "--workflow", "flow", "--status", "failed").err
+    where = f"at {settings.url} in namespace {settings.namespace!r}"
+    assert f"no runs of workflow 'flow' that are failed {where}" in told
+    secret = runs.place_of("nats://ana:secret@h:1,nats://h:2", "ns")
+    assert secret == "at nats://h:1,nats://h:2 in namespace 'ns'"
+
+
+def test_a_signal_that_nothing_waits_for_is_told_apart_from_one_that_comes_too_late(
+    treadle: Run, prepare: Prepare
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.document("old", status="completed")
+
+    prepare(story)
+    treadle("run", "start", "flow", "--id", "r1")
+    assert "no step of workflow 'flow' waits for a signal 'go'" in (
+        treadle("run", "signal", "r1", "go").err
+    )
+    late = treadle("run", "signal", "old", "go", code=exits.CONFLICT).err
+    assert "has ended as completed, so nothing is left to receive signal 'go'" in late
+
+
+def test_iterations_are_named_for_loops_only(treadle: Run, prepare: Prepare) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        failure = Failure("Boom", "it broke")
+        for step, kind in (("first", "work"), ("loop", "think")):
+            await stage.client.start("flow", id=step)
+            event = StepFailed(
+                step=step,
+                type=kind,
+                token=1,
+                head=1,
+                iteration=0,
+                attempt=1,
+                worker="w",
+                failure=failure,
+            )
+            await stage.js.store(stage.subjects.event(step), msgspec.json.encode(event))
+            await stage.document(
+                step,
+                definition=version,
+                status="failed",
+                failure=failure,
+                failed_step=step,
+                steps={step: StepEntry("failed", failure=failure)},
+            )
+
+    prepare(story)
+    for step, named in (("first", False), ("loop", True)):
+        told = treadle("run", "result", step, code=exits.RUN_FAILED).err
+        assert ("iteration" in told) is named
+        assert ("iteration 0" in treadle("run", "history", step).out) is named
+        assert ("iteration 0" in treadle("run", "watch", step, code=exits.RUN_FAILED).out) is named
+
+
 def test_a_parked_run_shows_the_command_that_resumes_it(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())
@@ -132,6 +216,25 @@ def test_a_parked_run_shows_the_command_that_resumes_it(treadle: Run, prepare: P
     treadle("run", "resume", "r1", code=exits.CONFLICT)
     treadle("run", "resume", "r1", "--max-iterations", "many", code=exits.USAGE)
     assert treadle("run", "resume", "r1", "--max-iterations", "+10", "--json").json["run"] == "r1"
+
+
+def test_a_budget_is_raised_from_the_command_line(treadle: Run, prepare: Prepare) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        entry = StepEntry("parked", 2, failure=Failure("max_cost"))
+        await stage.document("r1", definition=version, status="parked", steps={"loop": entry})
+        limits, spent = SpendingLimits(cost_micro_usd=5), Spent(cost_micro_usd=5)
+        register = parked("max_cost", iteration=2, max_iterations=5, limits=limits, spent=spent)
+        await stage.register("r1", "loop", "think", register)
+
+    prepare(story)
+    assert "treadle run resume r1 --add-cost 5" in treadle("run", "show", "r1").out
+    refused = treadle("run", "resume", "r1", "--add-tool-calls", "9", code=exits.CONFLICT)
+    assert "max_cost used up" in refused.err
+    treadle("run", "resume", "r1", "--add-cost", "0.5", "--add-tokens", "1000")
+    history = treadle("run", "history", "r1").out
+    assert "max_input_tokens +1000, max_output_tokens +1000, max_total_tokens +1000" in history
+    assert "max_cost +0.5 USD" in history
 
 
 def test_a_namespace_without_an_engine_says_how_to_set_it_up(treadle: Run) -> None:

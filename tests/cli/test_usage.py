@@ -21,7 +21,7 @@ from treadle.sdk.bus import handshake
 from treadle.sdk.errors import ServerUnavailable
 
 COMMANDS = [
-    *("dev", "engine", "worker", "doctor", "demo"),
+    *("dev", "engine", "worker", "doctor", "demo", "eval"),
     *(
         f"run {name}"
         for name in (
@@ -51,8 +51,15 @@ def test_the_help_names_every_command_and_every_exit_code() -> None:
 def test_a_mistake_in_the_arguments_names_the_command_and_exits_with_2(treadle: Run) -> None:
     wrong = treadle("run", "strat", code=exits.USAGE)
     assert "No such command 'strat'" in wrong.err and "`treadle run --help`" in wrong.err
+    assert "Did you mean 'start'? Usage: `" in wrong.err
     as_json = treadle("run", "show", "--json", code=exits.USAGE)
     assert as_json.json["error"]["type"] == "UsageError" and as_json.err == ""
+
+
+def test_the_help_says_from_where_the_dev_server_is_found() -> None:
+    for command in (("dev",), ("run", "list")):
+        shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output
+        assert "director" in shown and ("one below it" in shown or "one above it" in shown)
 
 
 def test_a_server_that_cannot_be_reached_is_one_clear_error(

@@ -61,5 +61,10 @@ def test_validation_needs_no_server_and_lists_every_problem(
     assert {problem["path"] for problem in told["problems"]} == {"timeout", "steps[1].after[0]"}
     text = treadle(*validate, "bad.yaml", code=exits.USAGE).err
     assert "2 problems" in text and "fetch" in text
+    for directory in (".", "./", ".."):
+        told = treadle(*validate, directory, code=exits.USAGE).err
+        assert f"{directory} is a directory, and a file is wanted" in told
+    (tmp_path / "one.yaml").write_text("name: one\nsteps: [{kind: task, id: a, type: a}]\n")
+    assert treadle(*validate, "one.yaml").out.endswith("is valid, 1 step\n")
     for missing in ("missing.py", "missing.yaml"):
         assert missing in treadle(*validate, missing, code=exits.USAGE).err

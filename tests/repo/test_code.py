@@ -15,7 +15,14 @@ import pytest
 LINES_MEDIAN_MAX = 150
 LINES_MAX = 500
 
-PUBLIC = ("treadle.sdk", "treadle.sdk.testing", "treadle.engine", "treadle.worker")
+PUBLIC = (
+    "treadle.sdk",
+    "treadle.sdk.testing",
+    "treadle.engine",
+    "treadle.worker",
+    "treadle.worker.agent",
+    "treadle.worker.agent.testing",
+)
 
 # What only subjects.py may spell: subjects, stream and bucket names.
 SUBJECT = re.compile(r"\$KV\.|\bKV_|_(EVENTS|TIMERS|DEAD)\b|\.(evt|tmr|fire|dead|beat|ctl)\.")

@@ -49,6 +49,12 @@ def load(target: str) -> App:
     return _search(name, Path(module.__file__ or name), found)
 
 
+def names_in(target: str) -> tuple[dict[str, object], str]:
+    """Import what ``target`` names; return all its names, and the one after the colon or ''."""
+    name, _, attribute = _split(target)
+    return dict(vars(_import(name))), attribute
+
+
 def worker_of(app: App) -> Worker:
     """Return the app's only worker; raise ``UserError`` if there is none, or several."""
     if not app.workers:
@@ -88,6 +94,11 @@ def _is_path(name: str) -> bool:
 
 
 def _import(name: str) -> ModuleType:
+    if Path(name).is_dir() and (_is_path(name) or set(name) <= {"."}):
+        raise UserError(
+            f"{name} is a directory, and a file is wanted. Give the path of the file in it that "
+            f"defines your workflow, such as {Path(name) / 'app.py'}."
+        )
     if _is_path(name):
         path = Path(name)
         if not path.is_file():

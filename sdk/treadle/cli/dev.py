@@ -5,7 +5,8 @@
                 └─ treadle worker app.py    kept alive; a new one at each change of its code
 
 All three are processes of their own, ended by their ids when this one ends, however it ends.
-``.treadle/dev.json`` tells every other command of this directory where the server is.
+``.treadle/dev.json`` tells every other command, in this directory or one below it, where the
+server is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 from treadle.cli import app, dev_file, exits, lineage, output
-from treadle.cli.children import Child
+from treadle.cli.children import GRACE_S, Child
 from treadle.cli.dev_file import DevFile
 from treadle.cli.reload import changes
 from treadle.sdk.client import Client
@@ -121,7 +122,11 @@ class _Dev:
             job.add_done_callback(lambda _: stop.set())
         await stop.wait()
         ended = [job for job in jobs if job.done()]
-        self._tell("dev", "stopping")
+        self._tell(
+            "dev",
+            f"stopping; waiting up to {GRACE_S:g} s for running handlers to end (Ctrl-C again to "
+            "give them up)",
+        )
         await self._worker.stop()
         await self._engine.stop()
         for job in jobs:
@@ -135,6 +140,7 @@ class _Dev:
 
         def asked() -> None:
             if stop.is_set():  # Twice: at once.
+                self._tell("dev", "giving up what still runs; it goes on at the next start")
                 self._worker.kill()
                 self._engine.kill()
             stop.set()

@@ -24,6 +24,7 @@ from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.namespace import open_namespace
+from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.settings import Settings
 
 SLOW_WRITE_MS = 100
@@ -179,8 +180,22 @@ async def _processes(store: Store) -> list[Check]:
     else:
         text = "none is alive: no task is executed"
         found.append(Check("workers", "warn", text, "treadle worker app.py"))
+    found.extend(_blocked(workers))
     found.extend(await _unserved(store, workers))
     return found
+
+
+def _blocked(workers: Sequence[WorkerPresence]) -> list[Check]:
+    return [
+        Check(
+            "workers",
+            "warn",
+            f"{describe_blocked(worker)}: all its tasks wait",
+            BLOCKED_REMEDY,
+        )
+        for worker in workers
+        if worker.blocked_ms
+    ]
 
 
 async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Check]:
@@ -196,7 +211,7 @@ async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Che
             "workers",
             "warn",
             f"no worker serves task type {task_type!r} of workflow {workflow!r}",
-            "treadle worker app.py",
+            f'treadle worker app.py, of a file that has @worker.handler("{task_type}")',
         )
         for task_type, workflow in sorted(missing.items())
         if workers

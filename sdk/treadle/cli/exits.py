@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 MEANINGS = {
     OK: "done",
-    RUN_FAILED: "the run failed",
+    RUN_FAILED: "the run, or an evaluation, failed",
     USAGE: "bad usage or bad input: arguments, files, definitions, values",
     RUN_CANCELLED: "the run was cancelled",
     SERVER: "NATS cannot be reached, or is not suitable or not set up",

@@ -19,11 +19,18 @@ def configure(*, as_json: bool) -> None:
     else:
         handler = logging.StreamHandler(sys.stderr)
         text = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
-        handler.setFormatter(logging.Formatter(text, datefmt="%H:%M:%S"))
+        handler.setFormatter(_Visible(text, datefmt="%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("treadle").setLevel(logging.INFO)
+
+
+class _Visible(logging.Formatter):
+    """Lines for a person: what a handler has put into them cannot steer the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return output.visible(super().format(record))
 
 
 class _JsonLines(logging.Handler):

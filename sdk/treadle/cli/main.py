@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import exits, output
+from treadle.cli.evals import evaluate
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
 from treadle.cli.serve import dev, engine, worker
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(dev)
 app.command()(engine)
 app.command()(worker)
+app.command("eval")(evaluate)
 app.add_typer(run_app, name="run")
 app.add_typer(workflow_app, name="workflow")
 
@@ -106,7 +108,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _usage(error: typer.TyperException, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "treadle"
-    text = f"{error.format_message().rstrip('.')}. Usage: `{command} --help`."
+    message = error.format_message().rstrip()
+    stop = "" if message.endswith((".", "!", "?")) else "."
+    text = f"{message}{stop} Usage: `{command} --help`."
     if as_json:
         output.emit({"error": {"type": "UsageError", "message": text, "command": command}})
     elif not error.format_message():

@@ -20,7 +20,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="NATS server; TREADLE_NATS_URL or this directory's dev server by default.",
+        help="NATS server; by default TREADLE_NATS_URL, or the dev server of this directory or of "
+        "one above it.",
     ),
 ]
 Namespace = Annotated[

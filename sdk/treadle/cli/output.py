@@ -2,11 +2,15 @@
 
 Results go to standard output. Errors go to standard error as text, or, with ``--json``, to
 standard output as ``{"error": {"type", "message", ...}}``. Remarks go to standard error.
+
+What users' code and other clients have put into a text must not steer the terminal it is shown
+on: every text for a person passes ``visible`` here.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,6 +27,14 @@ if TYPE_CHECKING:
 
 WIDTH_OFF_TERMINAL = 200
 """Columns of a table in a pipe: nothing is cut that a person would search for."""
+WRAPPED_CHARS_MIN = 24
+"""A column that wraps is at least so wide; narrower ones are unreadable."""
+CUT_CHARS_MIN = 4
+"""A column that is cut to less says nothing and is left out."""
+_GAP = "  "
+
+# Control characters, and those that reorder what is shown. A line's end and a tab are harmless.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 STYLES = {
     "completed": "green",
@@ -55,8 +67,19 @@ def emit(value: Any) -> None:
     _write(msgspec.json.encode(value).decode() + "\n")
 
 
+def visible(text: str) -> str:
+    """Return the text with control characters as JSON would escape them."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, so that no value can be taken for a line of its own."""
+    return visible(re.sub(r"\n\s*|\t", " ", text.rstrip()))
+
+
 def say(text: str, style: str = "") -> None:
     """Print a line of result."""
+    text = visible(text)
     if style and sys.stdout.isatty():
         out = console()
         with out.capture() as captured:
@@ -68,7 +91,7 @@ def say(text: str, style: str = "") -> None:
 
 def remark(text: str) -> None:
     """Print a line beside the result."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible(text)}\n")
     sys.stderr.flush()
 
 
@@ -80,22 +103,32 @@ def notes(items: Sequence[Note]) -> None:
             say(f"    {note.command}")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut_last: bool = False
+) -> None:
     """Print rows in aligned columns; known status words get their colour.
 
-    On a narrow terminal the last column wraps and the others stay whole.
+    On a narrow terminal the last column wraps, or is cut, and the others stay whole.
     """
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")
-    for index, heading in enumerate(headings):
-        widest = max([len(heading), *(len(row[index]) for row in rows)])
-        is_last = index == len(headings) - 1
-        grid.add_column(heading, no_wrap=not is_last, min_width=None if is_last else widest)
-    for row in rows:
-        grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
     out = console()
+    left = out.width - sum(width + len(_GAP) for width in widths[:-1])
+    # Too narrow for the others already: the terminal breaks the lines, and nothing is lost.
+    widths[-1] = min(widths[-1], left if cut_last else max(left, WRAPPED_CHARS_MIN))
+    if widths[-1] < CUT_CHARS_MIN and cut_last and any(row[-1] for row in cells):
+        headings, widths = headings[:-1], widths[:-1]
+    grid = Table(box=None, padding=(0, len(_GAP), 0, 0), pad_edge=False, header_style="bold")
+    for index, (heading, width) in enumerate(zip(headings, widths, strict=True)):
+        wraps = index == len(cells[0]) - 1 and not cut_last if cells else False
+        grid.add_column(heading, width=width, no_wrap=not wraps, overflow="ellipsis")
+    for row in cells:
+        grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row[: len(widths)]))
+    out.width = max(out.width, sum(width + len(_GAP) for width in widths))
     with out.capture() as captured:
         out.print(grid)
     _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
@@ -122,12 +155,13 @@ def report(error: BaseException, *, as_json: bool, with_traceback: bool = False)
             data["error"]["traceback"] = lines
         emit(data)
         return
-    text = f"error: {error}"
+    message, kind = str(error), type(error).__name__
+    text = f"error: {message or kind}"
     if lines:
-        what = f"{type(error).__name__}: {error}"
+        what = f"{kind}: {message}".rstrip(".: ")
         text = f"{lines}error: {what}. This is a bug of Treadle; please report it."
     if sys.stderr.isatty():
-        console(sys.stderr).print(text, style="red", soft_wrap=True)
+        console(sys.stderr).print(visible(text), style="red", soft_wrap=True)
     else:
         remark(text)
 

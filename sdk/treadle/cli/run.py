@@ -78,8 +78,11 @@ def list_(
     from treadle.cli import runs
 
     wanted = runs.check_status(status)
+    place = runs.place_of(url, namespace)
     return runs.run(
-        url, namespace, lambda client: runs.list_(client, workflow, wanted, limit, as_json=json)
+        url,
+        namespace,
+        lambda client: runs.list_(client, workflow, wanted, limit, place, as_json=json),
     )
 
 
@@ -149,6 +152,18 @@ def resume(
         str | None,
         typer.Option("--max-duration", metavar="S|+S", help="Raise it to S seconds, or by S."),
     ] = None,
+    add_tool_calls: Annotated[
+        int, typer.Option("--add-tool-calls", metavar="N", min=0, help="So many more tool calls.")
+    ] = 0,
+    add_tokens: Annotated[
+        int,
+        typer.Option(
+            "--add-tokens", metavar="N", min=0, help="So many more, in each bound on them."
+        ),
+    ] = 0,
+    add_cost: Annotated[
+        float, typer.Option("--add-cost", metavar="USD", min=0, help="So many dollars more.")
+    ] = 0,
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -158,10 +173,11 @@ def resume(
 
     iterations = options.read_count("--max-iterations", max_iterations)
     duration = options.read_duration("--max-duration", max_duration)
+    added = runs.Added(add_tool_calls, add_tokens, add_cost)
     return runs.run(
         url,
         namespace,
-        lambda client: runs.resume(client, run, step, iterations, duration, as_json=json),
+        lambda client: runs.resume(client, run, step, iterations, duration, added, as_json=json),
     )
 
 

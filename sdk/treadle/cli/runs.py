@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,10 +14,13 @@ from typing import Any
 import msgspec
 
 from treadle.cli import exits, output, views
-from treadle.sdk.client import Client, RunView
+from treadle.sdk.client import Client, Note, RunView
 from treadle.sdk.errors import RunCancelled, RunFailed, UserError
+from treadle.sdk.settings import Settings
 
 STATUSES = ("requested", "running", "parked", "completed", "failed", "cancelled")
+QUIET_S = 2.0
+"""A healthy run begins well within; only after it one wonders why nothing happens."""
 _PRETTY = 2
 
 
@@ -32,6 +37,15 @@ class Start:
     timeout_s: float | None
 
 
+@dataclass(frozen=True)
+class Added:
+    """What a resume adds to the budgets of a step."""
+
+    tool_calls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0
+
+
 def run(url: str | None, namespace: str | None, act: Callable[[Client], Awaitable[int]]) -> int:
     """Connect, act, and return the exit code."""
 
@@ -40,6 +54,13 @@ def run(url: str | None, namespace: str | None, act: Callable[[Client], Awaitabl
             return await act(client)
 
     return asyncio.run(connected())
+
+
+def place_of(url: str | None, namespace: str | None) -> str:
+    """Return which server and namespace are asked, in words and without a password."""
+    settings = Settings.from_env(url=url, namespace=namespace)
+    shown = ",".join(re.sub(r"//[^@/]*@", "//", each) for each in settings.urls)
+    return f"at {shown} in namespace {settings.namespace!r}"
 
 
 def check_status(status: str | None) -> str | None:
@@ -83,29 +104,41 @@ async def show(client: Client, run_id: str, *, as_json: bool) -> int:
 
 
 async def list_(
-    client: Client, workflow: str | None, status: str | None, limit: int, *, as_json: bool
+    client: Client,
+    workflow: str | None,
+    status: str | None,
+    limit: int,
+    place: str,
+    *,
+    as_json: bool,
 ) -> int:
     found = await client.list(workflow, status, limit)
     if as_json:
         for view in found:
             output.emit(views.summary(view))
-    else:
+    elif found:
         views.listing(found)
+    else:
+        of = f" of workflow {workflow!r}" if workflow else ""
+        that = f" that are {status}" if status else ""
+        output.remark(f"no runs{of}{that} {place}; start one: treadle run start WORKFLOW")
     return exits.OK
 
 
 async def watch(client: Client, run_id: str, timeout_s: float | None, *, as_json: bool) -> int:
     code = exits.OK
     try:
-        async with asyncio.timeout(timeout_s):
-            await _remark_notes(await client.get(run_id), as_json=as_json)
+        async with _noting(client, run_id, as_json=as_json) as told, asyncio.timeout(timeout_s):
+            loops = views.loops_of(await client.get(run_id))
             async for event in client.watch(run_id):
                 if as_json:
                     output.emit(event)
                 else:
-                    views.event(event)
+                    views.event(event, loops)
                 if event.kind == "step.parked" and not as_json:
-                    output.notes((await client.get(run_id)).notes)
+                    notes = (await client.get(run_id)).notes
+                    told.update(notes)
+                    output.notes(notes)
                 if event.kind == "run.ended":
                     code = exits.code_of_status(event.status)
     except TimeoutError as exc:
@@ -117,19 +150,19 @@ async def watch(client: Client, run_id: str, timeout_s: float | None, *, as_json
 
 
 async def history(client: Client, run_id: str, *, as_json: bool) -> int:
+    loops = views.loops_of(await client.get(run_id))
     async for event in client.history(run_id):
         if as_json:
             output.emit(event)
         else:
-            views.event(event)
+            views.event(event, loops)
     return exits.OK
 
 
 async def result(client: Client, run_id: str, timeout_s: float | None, *, as_json: bool) -> int:
-    if not as_json:
-        await _remark_notes(await client.get(run_id), as_json=False)
     try:
-        value = await client.result(run_id, timeout_s=timeout_s)
+        async with _noting(client, run_id, as_json=as_json):
+            value = await client.result(run_id, timeout_s=timeout_s)
     except (RunFailed, RunCancelled) as error:
         output.report(error, as_json=as_json)
         return exits.code_of(error)
@@ -152,6 +185,7 @@ async def resume(
     step: str | None,
     iterations: tuple[int, int],
     duration: tuple[timedelta | None, timedelta | None],
+    added: Added,
     *,
     as_json: bool,
 ) -> int:
@@ -162,6 +196,11 @@ async def resume(
         add_iterations=iterations[1],
         max_duration=duration[0],
         add_duration=duration[1],
+        add_tool_calls=added.tool_calls,
+        add_input_tokens=added.tokens,
+        add_output_tokens=added.tokens,
+        add_total_tokens=added.tokens,
+        add_cost_usd=added.cost_usd,
     )
     return _asked(run_id, "resume", as_json=as_json)
 
@@ -170,6 +209,8 @@ async def signal(
     client: Client, run_id: str, name: str, value: Any, signal_id: str | None, *, as_json: bool
 ) -> int:
     sent = await client.signal(run_id, name, value, signal_id)
+    if not as_json:
+        _remark_unheard(await client.get(run_id), name)
     return _asked(run_id, "signal", as_json=as_json, id=sent)
 
 
@@ -181,9 +222,35 @@ def _asked(run_id: str, request: str, *, as_json: bool, **more: str) -> int:
     return exits.OK
 
 
-async def _remark_notes(view: RunView, *, as_json: bool) -> None:
-    """Say beside the result why one may wait for long."""
+@asynccontextmanager
+async def _noting(client: Client, run_id: str, *, as_json: bool) -> AsyncGenerator[set[Note]]:
+    """Say beside the result, after a while, why one has to wait; yield what has been said."""
+    told: set[Note] = set()
+
+    async def tell() -> None:
+        await asyncio.sleep(QUIET_S)
+        for note in (await client.get(run_id)).notes:
+            if note not in told:
+                told.add(note)
+                output.remark(f"! {note.text}{': ' + note.command if note.command else ''}")
+
     if as_json:
+        yield told
         return
-    for note in view.notes:
-        output.remark(f"! {note.text}{': ' + note.command if note.command else ''}")
+    waiting = asyncio.create_task(tell())
+    try:
+        yield told
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+def _remark_unheard(view: RunView, name: str) -> None:
+    """Say so if no step of the workflow ever waits for this signal."""
+    known = sorted({step.signal for step in view.steps if step.signal})
+    if view.steps and name not in known:
+        have = ", ".join(map(repr, known)) or "none"
+        output.remark(
+            f"note: no step of workflow {view.workflow!r} waits for a signal {name!r} (it waits "
+            f"for: {have}), so it is kept and never consumed. Check its name."
+        )

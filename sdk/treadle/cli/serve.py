@@ -38,7 +38,8 @@ def dev(
 ) -> int:
     """Run server, engine and the worker of APP; restart the worker when its code changes.
 
-    Everything is kept in .treadle/, and goes on where it was at the next start.
+    Everything is kept in .treadle/, and goes on where it was at the next start. Other commands
+    find this server by themselves, in the same directory or in one below it.
     """
     from treadle.cli.dev import run_dev
 

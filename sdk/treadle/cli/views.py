@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
 
@@ -22,7 +24,7 @@ def show(view: RunView) -> None:
     """Print where a run stands."""
     output.say(f"{view.id}  {view.workflow}  {view.status}", output.STYLES.get(view.status, ""))
     for line in _facts(view):
-        output.say(f"  {line}")
+        output.say(f"  {output.one_line(line)}")
     if view.steps:
         output.say("")
         rows = [_step_row(step) for step in view.steps]
@@ -34,14 +36,11 @@ def show(view: RunView) -> None:
 
 def listing(views: Sequence[RunView]) -> None:
     """Print runs, one a line."""
-    if not views:
-        output.remark("no runs; start one: treadle run start WORKFLOW")
-        return
     rows = [
         (view.id, view.workflow, view.status, _date(view.requested_ms), _took(view), _why(view))
         for view in views
     ]
-    output.table(("RUN", "WORKFLOW", "STATUS", "REQUESTED", "TOOK", ""), rows)
+    output.table(("RUN", "WORKFLOW", "STATUS", "REQUESTED", "TOOK", ""), rows, cut_last=True)
 
 
 def summary(view: RunView) -> dict[str, Any]:
@@ -58,10 +57,17 @@ def summary(view: RunView) -> dict[str, Any]:
     }
 
 
-def event(happened: RunEvent) -> None:
-    """Print one event on one line."""
+def event(happened: RunEvent, loops: frozenset[str]) -> None:
+    """Print one event on one line; only ``loops`` are steps that have iterations."""
     style = _STYLE_BY_KIND.get(happened.kind) or output.STYLES.get(happened.status, "")
-    output.say(str(happened), style)
+    if happened.step not in loops:
+        happened = msgspec.structs.replace(happened, iteration=None)
+    output.say(output.one_line(str(happened)), style)
+
+
+def loops_of(view: RunView) -> frozenset[str]:
+    """Return the ids of the steps that iterate."""
+    return frozenset(step.id for step in view.steps if step.kind == "agent_loop")
 
 
 def age(milliseconds: int) -> str:
@@ -88,9 +94,9 @@ def _facts(view: RunView) -> list[str]:
         )
     if view.failure is not None:
         where = f"at step {view.failed_step!r}: " if view.failed_step else ""
-        facts.append(f"{where}{view.failure.type}: {view.failure.message}")
+        facts.extend(f"{where}{view.failure}".split("\n"))
         if view.failure.traceback:
-            facts.extend(f"  {line}" for line in view.failure.traceback.splitlines())
+            facts.extend(f"  {line}" for line in view.failure.traceback.rstrip().split("\n"))
     facts.extend(
         f"signal {name!r} waits to be consumed ({count})"
         for name, count in view.signals_waiting.items()
@@ -115,7 +121,7 @@ def _step_row(step: StepView) -> tuple[str, ...]:
 def _doing(step: StepView) -> str:
     if step.status == "waiting":
         return f"after {', '.join(step.after)}" if step.after else ""
-    failed = f"{step.failure.type}: {step.failure.message}" if step.failure else ""
+    failed = str(step.failure) if step.failure else ""
     match step.doing:
         case "queued_or_running":
             text = f"dispatched {age(_now_ms() - step.since_ms)} ago"
@@ -124,6 +130,10 @@ def _doing(step: StepView) -> str:
             text = f"goes on in {age(left_ms)}" if left_ms > 0 else "is due"
         case "parked":
             text = f"parked {age(_now_ms() - step.since_ms)} ago"
+        case "waiting":
+            text = f"waits {age(_now_ms() - step.since_ms)} for a message"
+            if step.due_ms:
+                text = f"{text}, at most {age(max(0, step.due_ms - _now_ms()))} more"
         case "awaiting_signal":
             text = f"waits {age(_now_ms() - step.since_ms)} for signal {step.signal}"
         case "":
@@ -142,7 +152,7 @@ def _why(view: RunView) -> str:
     if view.failure is None:
         return ""
     where = f"{view.failed_step}: " if view.failed_step else ""
-    return f"{where}{view.failure.type}: {view.failure.message}".splitlines()[0]
+    return f"{where}{view.failure}"
 
 
 def _date(milliseconds: int) -> str:

@@ -139,4 +139,6 @@ def _say_valid(definition: WorkflowDefinition, *, as_json: bool) -> None:
     if as_json:
         output.emit({**told, "steps": len(definition.steps)})
     else:
-        output.say(f"{definition.name}  {version}  is valid, {len(definition.steps)} steps")
+        count = len(definition.steps)
+        steps = f"{count} step{'' if count == 1 else 's'}"
+        output.say(f"{definition.name}  {version}  is valid, {steps}")

@@ -8,6 +8,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from treadle.cli import output
 from treadle.cli.demo.story import Execution, Kill, Story
 from treadle.cli.demo.summary import Summary, describe_kill
 
@@ -38,7 +39,7 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Print one line above what moves."""
-        self._console.print(text, style=style, highlight=False)
+        self._console.print(output.visible(text), style=style, highlight=False)
 
     def hint(self, text: str) -> None:
         """Set the line below the table."""
@@ -55,7 +56,7 @@ class Screen:
                 continue
             self._told.add((number, execution.phase))
             if execution.phase in ("committed", "killed"):
-                self._console.print(_line(execution), highlight=False)
+                self._console.print(output.one_line(_line(execution)), highlight=False)
 
 
 def _progress(story: Story, hint: str) -> RenderableType:
@@ -67,7 +68,7 @@ def _progress(story: Story, hint: str) -> RenderableType:
             str(execution.iteration),
             str(execution.attempt),
             str(execution.pid),
-            execution.edit,
+            output.one_line(execution.edit),
             _tests(execution),
             Text(_state(execution), style=_STYLES.get(execution.phase, "yellow")),
         )
@@ -107,15 +108,16 @@ def _state(execution: Execution) -> str:
 def show_summary(console: Console, summary: Summary) -> None:
     """Print the table, the diff and the result of the tests."""
     console.print()
-    console.print(Syntax(summary.diff, "diff", background_color="default", word_wrap=True))
+    diff = output.visible(summary.diff)
+    console.print(Syntax(diff, "diff", background_color="default", word_wrap=True))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in _rows(summary):
-        table.add_row(name, value)
+        table.add_row(name, output.one_line(value))
     console.print(table)
     style = "bold green" if summary.repaired else "bold red"
-    console.print(Text(summary.verdict, style=style))
+    console.print(Text(output.one_line(summary.verdict), style=style))
 
 
 def _rows(summary: Summary) -> list[tuple[str, str]]:

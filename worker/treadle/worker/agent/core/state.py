@@ -1,0 +1,366 @@
+"""The state of an agent run: the fold of its journal, and nothing besides.
+
+``apply`` is the only way the state changes, and it never looks at anything but the state and the
+entry: folding the same entries gives the same state on any machine, after any crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from treadle.worker.agent.core import compaction, earlier
+from treadle.worker.agent.core.budget import Counters
+from treadle.worker.agent.core.calls import ToolCall, ToolResult
+from treadle.worker.agent.core.compaction import Recovery
+from treadle.worker.agent.core.conversation import Block, Message, ThinkingLevel
+from treadle.worker.agent.core.entries import (
+    Answered,
+    Asked,
+    Checked,
+    Compacted,
+    Entry,
+    Heard,
+    Judged,
+    Noted,
+    Opened,
+    Replied,
+    Settled,
+    Started,
+    Stopped,
+    Switched,
+    TurnEnded,
+    Wasted,
+)
+from treadle.worker.agent.core.notes import RunJournal
+from treadle.worker.agent.core.spec import FINAL_OUTPUT, Versions
+from treadle.worker.agent.core.watch import Watch
+
+_decode_watch = msgspec.json.Decoder(Watch).decode
+
+
+class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What has happened so far."""
+
+    entries: int = 0
+    """Entries folded."""
+    messages: tuple[Message, ...] = ()
+    """The live conversation: what the next request sends."""
+    opened_ms: int = 0
+    trace_id: str = ""
+    versions: Versions = Versions()
+    used: Counters = Counters()
+    turn: int = 0
+    """Turns that have ended."""
+    ended_iteration: int = -1
+    """Iteration of the step in which the last turn ended."""
+    last_turn: Counters = Counters()
+    """What the last turn used."""
+    used_before: Counters = Counters()
+    """``used`` when the present turn began: the difference is what this iteration used."""
+
+    executed: dict[str, int] = {}
+    """Executed calls, by tool."""
+
+    answer: Answered | None = None
+    """The answer whose turn is open."""
+    calls: tuple[ToolCall, ...] = ()
+    is_judged: bool = False
+    started: dict[str, Started] = {}
+    results: dict[str, ToolResult] = {}
+    asked: Asked | None = None
+    replies: dict[str, Replied] = {}
+    consumed: frozenset[str] = frozenset()
+    """Calls that began after their last reply: it says nothing about beginning once more."""
+    later: tuple[Block, ...] = ()
+    """Said while the turn was open: heard after its results."""
+    checked: Checked | None = None
+
+    watch: Watch = Watch()
+    recovery: Recovery = Recovery()
+    journal: RunJournal = RunJournal()
+    journal_shown: RunJournal = RunJournal()
+    """The journal as the prefix of the conversation shows it."""
+    context_tokens: int = 0
+    """Window filled by the last call: its input and its output."""
+    added_chars: int = 0
+    is_overfull: bool = False
+    """The last answer ended at the end of the window, whatever was counted."""
+    """Characters of content added since."""
+    seen: dict[str, int] = {}
+    """Position in the inbox up to which all is taken, by kind of message."""
+    model: str = ""
+    """Model of the following turns, when it was switched."""
+    thinking: ThinkingLevel | None = None
+    limit: str = ""
+    """The bound at which the last answer was asked for."""
+    stopped: Stopped | None = None
+
+    @property
+    def is_turn_open(self) -> bool:
+        """True between an answer and the end of its turn."""
+        return self.answer is not None
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """The turn's calls that have no result yet."""
+        return tuple(call for call in self.calls if call.id not in self.results)
+
+    def has_reply(self, call_id: str) -> bool:
+        """True if a person has answered about the call since it last began."""
+        return call_id in self.replies and call_id not in self.consumed
+
+    @property
+    def text(self) -> str:
+        """The text of the last answer in the conversation."""
+        for message in reversed(self.messages):
+            if message["role"] == "assistant":
+                return text_of(message["content"])
+        return ""
+
+
+def fold(state: State, entries: Iterable[Entry]) -> State:
+    """Return the state after the entries."""
+    for entry in entries:
+        state = apply(state, entry)
+    return state
+
+
+def apply(state: State, entry: Entry) -> State:
+    """Return the state after one more entry."""
+    state = _with(state, entries=state.entries + 1)
+    match entry:
+        case Opened():
+            state = _with(
+                state, opened_ms=entry.at_ms, versions=entry.versions, trace_id=entry.trace_id
+            )
+            return _said(state, entry.goal)
+        case Heard():
+            return _heard(state, entry)
+        case Answered():
+            return _answered(state, entry)
+        case Wasted():
+            used = state.used + Counters(usage=entry.usage, cost_micro_usd=entry.cost_micro_usd)
+            return _with(state, used=used)
+        case Judged():
+            # Whoever was asked before was asked about other decisions.
+            return _with(state, calls=entry.calls, is_judged=True, asked=None)
+        case Started():
+            started = {**state.started, entry.id: entry}
+            return _with(state, started=started, consumed=state.consumed | {entry.id})
+        case Settled():
+            return _settled(state, entry)
+        case Noted():
+            journal = state.journal.changed(entry.field, entry.value, append=entry.append)
+            return _with(state, journal=journal)
+        case Asked():
+            return _with(state, asked=entry)
+        case Replied():
+            replies = {**state.replies, entry.call_id: entry}
+            consumed = state.consumed - {entry.call_id}
+            return _with(_seen(state, "reply", entry.seen), replies=replies, consumed=consumed)
+        case Checked():
+            return _with(state, checked=entry)
+        case TurnEnded():
+            return _turn_ended(state, entry)
+        case Compacted():
+            return _compacted(state, entry)
+        case Switched():
+            return _with(
+                state, model=entry.model or state.model, thinking=entry.thinking or state.thinking
+            )
+        case Stopped():
+            return _with(_closed(state, ()), stopped=entry)
+        case _:
+            assert_never(entry)
+
+
+def _heard(state: State, entry: Heard) -> State:
+    if state.answer is not None:
+        # The results come first.
+        state = _with(state, later=(*state.later, *entry.content))
+    else:
+        state = _said(state, entry.content)
+    if entry.source == "notice":
+        watch = state.watch
+        if entry.is_malformed:
+            watch = msgspec.structs.replace(watch, malformed=watch.malformed + 1)
+        return _with(state, limit=entry.limit or state.limit, watch=watch)
+    # A person has spoken: what looked like going in circles may be wanted now.
+    state = _seen(state, "steer" if entry.source == "steering" else "follow_up", entry.seen)
+    drifted = state.stopped.drifted if state.stopped is not None else None
+    return _with(
+        state,
+        stopped=None,
+        limit="",
+        # Whoever answers lets the agent go on as it is now.
+        versions=drifted or state.versions,
+        watch=state.watch.renewed(),
+        recovery=state.recovery.renewed(),
+    )
+
+
+def _answered(state: State, entry: Answered) -> State:
+    used = state.used + Counters(
+        steps=1, usage=entry.usage + entry.wasted, cost_micro_usd=entry.cost_micro_usd
+    )
+    content = _unique_ids(state, sendable(entry.content))
+    state = _with(
+        state,
+        used=used,
+        is_overfull=entry.stop_reason == "model_context_window_exceeded",
+        answer=msgspec.structs.replace(entry, content=content),
+        context_tokens=entry.usage.context_tokens,
+        added_chars=0,
+        watch=msgspec.structs.replace(state.watch, malformed=0),
+    )
+    if not content:
+        return state
+    message: Message = {"role": "assistant", "content": content}
+    return _with(state, messages=(*state.messages, message))
+
+
+def _settled(state: State, entry: Settled) -> State:
+    result = entry.result
+    is_none = result.status in ("refused", "skipped") or not result.attempts
+    ran = 0 if is_none or result.name == FINAL_OUTPUT else 1
+    executed = {**state.executed, result.name: state.executed.get(result.name, 0) + ran}
+    used = state.used + Counters(
+        steps=entry.spent_steps,
+        tool_calls=ran + entry.spent_tool_calls,
+        usage=entry.spent,
+        cost_micro_usd=entry.spent_cost_micro_usd,
+    )
+    return _with(state, used=used, executed=executed, results={**state.results, result.id: result})
+
+
+def _turn_ended(state: State, entry: TurnEnded) -> State:
+    if bytes(entry.watch):
+        state = _with(state, watch=_decode_watch(entry.watch))
+    return _with(
+        _closed(state, entry.notes),
+        turn=state.turn + 1,
+        ended_iteration=entry.iteration,
+        last_turn=state.used - state.used_before,
+        used_before=state.used,
+    )
+
+
+def _closed(state: State, notes: tuple[str, ...]) -> State:
+    """Close the open turn: every call of the answer gets a result, in the order of the answer."""
+    if state.answer is None:
+        return state
+    content: list[Block] = [
+        _result_block(state.results.get(use["id"]) or _unrun(use))
+        for use in tool_uses(state.answer.content)
+    ]
+    content += [*(earlier.note(note) for note in notes), *state.later]
+    state = _with(
+        state,
+        answer=None,
+        calls=(),
+        is_judged=False,
+        started={},
+        results={},
+        asked=None,
+        replies={},
+        consumed=frozenset[str](),
+        later=(),
+        checked=None,
+    )
+    return _said(state, content) if content else state
+
+
+def _unrun(use: Block) -> ToolResult:
+    text = "This call did not run: the run stopped before it."
+    return ToolResult(id=use["id"], name=use["name"], status="skipped", content=text)
+
+
+def _compacted(state: State, entry: Compacted) -> State:
+    messages = compaction.replaced(
+        list(state.messages), entry.block, entry.dropped, entry.tail_chars_max
+    )
+    used = state.used + Counters(usage=entry.usage, cost_micro_usd=entry.cost_micro_usd)
+    return _with(
+        state,
+        messages=tuple(messages),
+        used=used,
+        recovery=state.recovery.fired(entry.stage, state.turn, failed=entry.is_fallback),
+        journal_shown=state.journal,
+        context_tokens=entry.tokens_after,
+        added_chars=0,
+        is_overfull=False,
+    )
+
+
+# ------------------------------------------------------------------ content
+
+
+def _said(state: State, content: list[Block]) -> State:
+    """Append what the user side says; the API wants one user message between two answers."""
+    added = sum(len(msgspec.json.encode(block)) for block in content)
+    state = _with(state, added_chars=state.added_chars + added)
+    last = state.messages[-1] if state.messages else None
+    if last is not None and last["role"] == "user":
+        message: Message = {"role": "user", "content": [*last["content"], *content]}
+        return _with(state, messages=(*state.messages[:-1], message))
+    message = {"role": "user", "content": content}
+    return _with(state, messages=(*state.messages, message))
+
+
+def sendable(content: list[Block]) -> list[Block]:
+    """Return the blocks without empty texts, which the API gives out but does not take back."""
+    return [
+        block for block in content if block.get("type") != "text" or block.get("text", "").strip()
+    ]
+
+
+def text_of(content: list[Block]) -> str:
+    """Return the text blocks, joined."""
+    return "\n".join(block["text"] for block in content if block.get("type") == "text").strip()
+
+
+def tool_uses(content: list[Block]) -> list[Block]:
+    """Return the blocks that call a tool of ours."""
+    return [block for block in content if block.get("type") == "tool_use"]
+
+
+def _unique_ids(state: State, content: list[Block]) -> list[Block]:
+    """Rename a call's id that the conversation has already, the same way on every fold.
+
+    A call that is sent twice, id and all, is one call.
+    """
+    taken = {
+        block["id"]
+        for message in state.messages
+        if message["role"] == "assistant"
+        for block in tool_uses(message["content"])
+    }
+    unique: list[Block] = []
+    for index, block in enumerate(content):
+        if block.get("type") == "tool_use":
+            if block in content[:index]:
+                continue
+            name = str(block.get("id") or f"call_{state.used.steps}_{index}")
+            if name in taken:
+                name = f"{name}_{state.used.steps}_{index}"
+            taken.add(name)
+            if name != block.get("id"):
+                block = {**block, "id": name}
+        unique.append(block)
+    return unique
+
+
+def _seen(state: State, kind: str, position: int) -> State:
+    return _with(state, seen={**state.seen, kind: max(position, state.seen.get(kind, 0))})
+
+
+def _result_block(result: ToolResult) -> Block:
+    block: Block = {"type": "tool_result", "tool_use_id": result.id, "content": result.content}
+    return {**block, "is_error": True} if result.is_error else block
+
+
+def _with(state: State, **changes: object) -> State:
+    return msgspec.structs.replace(state, **changes)

@@ -1,0 +1,451 @@
+"""The driver: performs what ``decide`` asks for, appends what came of it, and asks again.
+
+    state --decide--> action --perform--> entries --append--> journal
+      ^------------------- apply -------------------------------'
+
+One turn is one model call and its batch of tools. Between turns the driver listens: what people
+have said is heard before the next model call, and a run does not end over unheard words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never
+
+import msgspec
+
+from treadle.worker.agent import hooks as hooking
+from treadle.worker.agent.core import decide as deciding
+from treadle.worker.agent.core.calls import ToolCall
+from treadle.worker.agent.core.conversation import ModelFault, Usage
+from treadle.worker.agent.core.entries import (
+    DURABLE,
+    Asked,
+    Checked,
+    Entry,
+    Heard,
+    Judged,
+    Opened,
+    Replied,
+    Stopped,
+    Switched,
+    TurnEnded,
+)
+from treadle.worker.agent.core.spec import Versions
+from treadle.worker.agent.core.state import State, apply, fold
+from treadle.worker.agent.core.stops import StopReason
+from treadle.worker.agent.events import Emitter
+from treadle.worker.agent.ports import Clock, Inbox, Journal, Letter, LetterKind
+from treadle.worker.agent.tools.canonical import args_hash, well_formed, well_formed_json
+
+if TYPE_CHECKING:
+    from treadle.worker.agent.equipment import Equipment
+
+Where = Literal["turn", "stopped", "waiting"]
+_KINDS: tuple[LetterKind, ...] = ("steer", "follow_up", "reply")
+
+
+class Reached(NamedTuple):
+    """Where a drive has come to.
+
+    ``turn``     a turn has ended, and the run goes on
+    ``stopped``  the run is over: ``state.stopped`` says why
+    ``waiting``  people have to answer first
+    """
+
+    where: Where
+    state: State
+
+
+class Driver:
+    """Drives one run, from wherever its journal has left off."""
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        state: State,
+        journal: Journal,
+        inbox: Inbox,
+        emitter: Emitter,
+        clock: Clock,
+        *,
+        limit: str = "",
+        iteration: int = -1,
+    ) -> None:
+        self._equipment = equipment
+        self._journal = journal
+        self._inbox = inbox
+        self._emitter = emitter
+        self._clock = clock
+        self._limit = limit
+        self._iteration = iteration
+        self._unstored: list[Entry] = []
+        self._lock = asyncio.Lock()
+        self._interrupted: frozenset[str] = frozenset(
+            id for id in state.started if id not in state.results
+        )
+        """Calls that were running when an earlier driver of this run ended."""
+        self._letters: list[Letter] = []
+        """Taken from the inbox, and not yet heard."""
+        self._read_to = min((state.seen.get(kind, 0) for kind in _KINDS), default=0)
+        self._heard_hooks_at = -1
+        self.state = state
+
+    # ---------------------------------------------------------------- drive
+
+    async def open(self, opened: Opened) -> None:
+        """Begin the run."""
+        await self.append(opened)
+        self._emitter.emit("agent_run.started")
+
+    async def follow_up(self, text: str) -> None:
+        """Go on with a run that has stopped, or was interrupted between turns."""
+        await self._said("follow_up", [text], 0)
+
+    async def drifted(self, drift: tuple[str, ...], versions: Versions) -> None:
+        """Stop for a person, because the agent is another than the one that began the run."""
+        stopped = self.state.stopped
+        if stopped is not None and stopped.drifted == versions:
+            return
+        detail = (
+            f"the agent's {' and '.join(drift)} changed since this run began, and what it was told "
+            "may not hold any more. Send a message to go on with the agent as it is now, or "
+            "cancel the run"
+        )
+        await self.append(
+            Stopped(
+                at_ms=self._clock(),
+                reason="needs_human",
+                text=self.state.text,
+                detail=detail,
+                drifted=versions,
+            )
+        )
+        self._emitter.emit("agent_run.resume_unsafe", drift=list(drift))
+
+    async def stop(
+        self, reason: StopReason, detail: str, fault: ModelFault | None = None
+    ) -> Reached:
+        """End the run from outside: every open call of the conversation gets an answer."""
+        stopped = Stopped(
+            at_ms=self._clock(),
+            reason=reason,
+            text=self.state.text,
+            detail=detail,
+            # Its usage was counted when the call failed.
+            fault=None if fault is None else msgspec.structs.replace(fault, usage=Usage()),
+        )
+        await self.append(stopped)
+        await self.ended(stopped)
+        return Reached("stopped", self.state)
+
+    async def ended(self, stopped: Stopped) -> None:
+        """Tell everybody that the run is over, whatever ended it."""
+        self._emit_stopped(stopped)
+        if (on_stop := self._equipment.hooks.on_stop) is not None:
+            await hooking.call(on_stop, stopped)
+
+    async def turn(self) -> Reached:
+        """Drive until a turn has ended, the run is over, or people have to answer.
+
+        Raises ``ModelError`` and ``ModelBusy`` for a call that may succeed later: the state is
+        as before it, and driving on makes the call again.
+        """
+        while True:
+            self._emitter.turn = self.state.turn
+            action = deciding.decide(self._equipment.spec, self.state, self._clock(), self._limit)
+            match action:
+                case deciding.Finish():
+                    stop = self.state.stopped
+                    assert stop is not None
+                    if await self._reopened(stop, by_hook=False):
+                        return Reached("turn", self.state)
+                    await self.flush()
+                    return Reached("stopped", self.state)
+                case deciding.CallModel():
+                    if not await self._hear():
+                        await self._equipment.call_model(self, action)
+                case deciding.Judge():
+                    calls = await self._equipment.judge(self.state, action.uses)
+                    await self.append(Judged(at_ms=self._clock(), calls=calls))
+                    self._emit_judged(calls)
+                case deciding.Run():
+                    answered = filter(self.state.has_reply, self._interrupted)
+                    interrupted = self._interrupted.difference(answered)
+                    await self._equipment.run_calls(self, action.calls, interrupted)
+                    self._interrupted = frozenset[str]()
+                case deciding.Ask():
+                    if not await self._ask(action.calls):
+                        return Reached("waiting", self.state)
+                case deciding.Check():
+                    await self._check(action)
+                case deciding.Compact():
+                    await self._equipment.compact(self, action)
+                case deciding.Record():
+                    if await self._record(action.entries):
+                        return Reached("turn", self.state)
+                case _:
+                    assert_never(action)
+
+    async def _record(self, entries: Sequence[Entry]) -> bool:
+        """Append what follows from the state; return whether a turn has ended with it."""
+        stop = next((entry for entry in entries if isinstance(entry, Stopped)), None)
+        if stop is not None and await self._reopened(stop, by_hook=True):
+            return True
+        ended = next((entry for entry in entries if isinstance(entry, TurnEnded)), None)
+        if ended is None:
+            await self.append(*entries)
+            if stop is not None:
+                await self.ended(stop)
+            for entry in entries:
+                if isinstance(entry, Heard) and entry.limit:
+                    self._emitter.emit("agent.exhaustion.soft", limit=entry.limit)
+            return False
+        # In one piece: what the hooks decided about a turn is not asked for again.
+        decided = await self._after_turn(fold(self.state, map(self._placed, entries)))
+        await self.append(*entries, *decided)
+        if (found := ended.detection) is not None:
+            fields = {"tier": found.tier, "tool": found.tool, "level": found.level}
+            self._emitter.emit("agent.loop.detected", **fields)
+            if found.level > 1:
+                self._emitter.emit("agent.guardrail.escalated", **fields)
+        self._emitter.emit("agent.turn.ended", used=msgspec.to_builtins(self.state.used))
+        for entry in decided:
+            if isinstance(entry, Stopped):
+                await self.ended(entry)
+        return True
+
+    async def _after_turn(self, after: State) -> list[Entry]:
+        """Return what the hooks decide about a turn that has come to this state."""
+        decided: list[Entry] = []
+        hooks = self._equipment.hooks
+        if hooks.prepare_next_turn is not None:
+            following = await hooking.call(hooks.prepare_next_turn, after)
+            if following is not None:
+                self._equipment.check_model(following.model)
+                model, thinking = following.model, following.thinking
+                decided.append(Switched(at_ms=self._clock(), model=model, thinking=thinking))
+        should_stop = hooks.should_stop_after_turn
+        if should_stop is not None and await hooking.call(should_stop, after):
+            detail = "should_stop_after_turn ended the run"
+            decided.append(
+                Stopped(at_ms=self._clock(), reason="completed", text=after.text, detail=detail)
+            )
+        return decided
+
+    # ---------------------------------------------------------------- people
+
+    async def _hear(self) -> bool:
+        """Take what was said since; return whether the model has to hear something new."""
+        if self.state.watch.streaks.is_paused:
+            return False  # The answer goes on first: nothing may stand between.
+        steering = await self._take("steer")
+        texts = [letter.text for letter in steering]
+        hooks = self._equipment.hooks
+        if hooks.get_steering_messages is not None and self._heard_hooks_at != self.state.turn:
+            self._heard_hooks_at = self.state.turn
+            texts += await hooking.call(hooks.get_steering_messages)
+        if not texts:
+            return False
+        await self._said("steering", texts, _last(steering))
+        return True
+
+    async def _reopened(self, stop: Stopped, *, by_hook: bool) -> bool:
+        """Go on instead of ending, if there is something to be heard first."""
+        if stop.reason not in ("completed", "needs_human"):
+            return False
+        steering = await self._take("steer")
+        follow_ups = await self._take("follow_up")
+        hooks = self._equipment.hooks
+        texts = [letter.text for letter in follow_ups]
+        if (
+            not steering
+            and not texts
+            and by_hook
+            and stop.reason == "completed"
+            and hooks.get_followup_messages is not None
+        ):
+            texts = await hooking.call(hooks.get_followup_messages)
+        if not steering and not texts:
+            return False
+        # In one piece: a turn that has ended with nothing to be heard next could not go on.
+        entries: list[Entry] = [TurnEnded(at_ms=self._clock())] if self.state.is_turn_open else []
+        if steering:
+            entries.append(self._heard("steering", [s.text for s in steering], _last(steering)))
+        if texts:
+            entries.append(self._heard("follow_up", texts, _last(follow_ups)))
+        await self.append(*entries)
+        await self.flush()
+        self._emitter.emit("agent_run.reopened", messages=len(steering) + len(texts))
+        return True
+
+    async def _take(self, kind: LetterKind) -> list[Letter]:
+        """Take all of a kind that has arrived and was not heard yet."""
+        await self.look()
+        taken = [letter for letter in self._letters if letter.kind == kind]
+        self._letters = [letter for letter in self._letters if letter.kind != kind]
+        return taken
+
+    async def look(self) -> None:
+        """See what has arrived, and leave it for those who take it."""
+        for letter in await self._inbox.take(self._read_to):
+            self._read_to = max(self._read_to, letter.sequence)
+            if letter.sequence > self.state.seen.get(letter.kind, 0):
+                self._letters.append(letter)
+
+    @property
+    def is_steered(self) -> bool:
+        """True while words lie there that the model has to hear first."""
+        return any(letter.kind == "steer" for letter in self._letters)
+
+    @property
+    def read_to(self) -> int:
+        """Position in the inbox up to which all was read."""
+        return self._read_to
+
+    async def _said(
+        self, source: Literal["steering", "follow_up"], texts: Sequence[str], seen: int
+    ) -> None:
+        await self.append(self._heard(source, texts, seen))
+        self._emitter.emit("agent.message.heard", source=source, messages=len(texts))
+
+    def _heard(
+        self, source: Literal["steering", "follow_up"], texts: Sequence[str], seen: int
+    ) -> Heard:
+        content = [{"type": "text", "text": _framed(source, text)} for text in texts]
+        return Heard(at_ms=self._clock(), source=source, content=content, seen=seen)
+
+    async def _ask(self, calls: tuple[ToolCall, ...]) -> bool:
+        """Take the answers that are there; return whether there was one."""
+        if self.state.asked is None:
+            due_ms = self._equipment.approval_due_ms(self._clock())
+            ids = tuple(call.id for call in calls)
+            await self.append(Asked(at_ms=self._clock(), call_ids=ids, due_ms=due_ms))
+            self._emitter.emit("agent_run.waiting", calls=[_question(call) for call in calls])
+        asked = {call.id: call for call in calls}
+        answered = False
+        for letter in await self._take("reply"):
+            if letter.reply is not None and letter.reply.call_id in asked:
+                call = asked[letter.reply.call_id]
+                if (entry := _accepted(call, letter, self._clock())) is not None:
+                    await self.append(entry)
+                    answered = True
+        due_ms = self.state.asked.due_ms if self.state.asked is not None else 0
+        if not answered and due_ms and self._clock() >= due_ms:
+            for call in calls:
+                is_approvable = call.decision == "needs_approval"
+                verdict = self._equipment.approval_default if is_approvable else "expired"
+                await self.append(
+                    Replied(
+                        at_ms=self._clock(),
+                        call_id=call.id,
+                        verdict=verdict,
+                        args_hash=call.args_hash,
+                    )
+                )
+            return True
+        return answered
+
+    # ---------------------------------------------------------------- results
+
+    async def _check(self, action: deciding.Check) -> None:
+        proposed: Any = action.text if action.call is None else action.call.input
+        problem, output = await self._equipment.output.check(proposed, self.state)
+        await self.append(Checked(at_ms=self._clock(), problem=problem, output=output))
+
+    # ---------------------------------------------------------------- entries
+
+    async def append(self, *entries: Entry) -> None:
+        """Apply the entries; store them if one of them has to be, with those that wait."""
+        async with self._lock:
+            entries = tuple(self._placed(entry) for entry in entries)
+            for entry in entries:
+                self.state = apply(self.state, entry)
+            self._unstored.extend(entries)
+            if any(isinstance(entry, DURABLE) for entry in entries):
+                await self._store()
+
+    def _placed(self, entry: Entry) -> Entry:
+        if isinstance(entry, TurnEnded):
+            return msgspec.structs.replace(entry, iteration=self._iteration)
+        return entry
+
+    async def flush(self) -> None:
+        """Store what waits."""
+        async with self._lock:
+            await self._store()
+
+    async def _store(self) -> None:
+        if self._unstored:
+            await self._journal.append(tuple(self._unstored))
+            self._unstored.clear()
+
+    @property
+    def emitter(self) -> Emitter:
+        """Where events go."""
+        return self._emitter
+
+    def now_ms(self) -> int:
+        """Return the time of the run's clock."""
+        return self._clock()
+
+    def _emit_judged(self, calls: tuple[ToolCall, ...]) -> None:
+        for call in calls:
+            self._emitter.emit(
+                "agent.call.judged", tool=call.name, id=call.id, decision=call.decision
+            )
+
+    def _emit_stopped(self, stop: Stopped) -> None:
+        match stop.reason:
+            case "completed":
+                self._emitter.emit("agent_run.completed")
+            case "cancelled":
+                self._emitter.emit("agent_run.cancelled")
+            case "failed":
+                self._emitter.emit("agent_run.failed", detail=stop.detail)
+            case _:
+                self._emitter.emit("agent_run.stopped", reason=stop.reason, detail=stop.detail)
+
+
+def _question(call: ToolCall) -> dict[str, Any]:
+    """Return what a person has to see to decide: an approval is bound to ``args_hash``."""
+    return {
+        "id": call.id,
+        "name": call.name,
+        "input": call.input,
+        "args_hash": call.args_hash,
+        "decision": call.decision,
+        "reason": call.reason,
+    }
+
+
+def _last(letters: Sequence[Letter]) -> int:
+    return max((letter.sequence for letter in letters), default=0)
+
+
+def _framed(source: str, text: str) -> str:
+    text = well_formed(text)
+    if source == "follow_up":
+        return text
+    return f"A person says, as guidance for the work under way and not as a new task:\n{text}"
+
+
+def _accepted(call: ToolCall, letter: Letter, at_ms: int) -> Replied | None:
+    """Return the reply as an entry, unless it is about other arguments than the call's."""
+    reply = letter.reply
+    assert reply is not None
+    if reply.verdict == "approve" and reply.args_hash != call.args_hash:
+        return None
+    edited = None if reply.input is None else well_formed_json(reply.input)
+    return Replied(
+        at_ms=at_ms,
+        call_id=call.id,
+        verdict=reply.verdict,
+        args_hash=reply.args_hash,
+        input=edited,
+        input_hash=args_hash(edited) if edited is not None else "",
+        text=well_formed(reply.text),
+        by=reply.by,
+        seen=letter.sequence,
+    )

@@ -1,0 +1,236 @@
+"""An agent as the handler of an agent loop: one turn of the agent is one iteration of the step.
+
+    iteration n   load the state (memory, else fold the journal) ── one turn ── settle
+                       |                                                |
+                  records beside the register, under its fence     continue | complete | fail | wait
+
+The journal is the state. A worker keeps the states of the runs it has just served, each good for
+one sequence of the step; any other worker folds the records.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.sdk import payload
+from treadle.sdk.spending import Spent
+from treadle.worker.agent.core.budget import Counters
+from treadle.worker.agent.core.conversation import Block, ModelError
+from treadle.worker.agent.core.entries import Entry
+from treadle.worker.agent.core.state import State, fold
+from treadle.worker.agent.driving import Driver, Reached
+from treadle.worker.agent.events import Emitter, OnEvent
+from treadle.worker.agent.models.retrying import ModelBusy
+from treadle.worker.agent.ports import Letter, Reply, now_ms
+from treadle.worker.context import LoopContext
+
+if TYPE_CHECKING:
+    from treadle.worker.agent.agent import Agent
+
+STATES_MAX = 256
+STATES_BYTES_MAX = 64 * 1024 * 1024
+"""Bounds on the states a worker keeps in memory."""
+
+Goal = Callable[[Any], "str | Sequence[Block]"]
+_BOUNDS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout")
+
+_decode_entries = msgspec.json.Decoder(list[Entry]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Desk:
+    """What one iteration has before it: the state, and where its journal goes on."""
+
+    __slots__ = ("_ctx", "base", "record", "state")
+
+    def __init__(self, ctx: LoopContext[Any], state: State, base: Counters, record: int) -> None:
+        self._ctx = ctx
+        self.state = state
+        self.base = base
+        """What the run had used when this iteration began, whichever attempt this is."""
+        self.record = record
+        """Number of the next record."""
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Store the entries as one record."""
+        await self._ctx.append_record(self.record, _encode(list(entries)))
+        self.record += 1
+
+    async def take(self, after: int) -> Sequence[Letter]:
+        """Return the messages to the step after that sequence."""
+        return [
+            _letter(message.sequence, message.kind, message.payload)
+            for message in await self._ctx.messages(after)
+        ]
+
+
+class Warm:
+    """States of runs this process has just served; those not used for longest go first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], tuple[int, State, int, int]] = OrderedDict()
+        self._size_bytes = 0
+
+    def put(self, run: str, step: str, head: int, desk: Desk) -> None:
+        """Keep the state that stands when ``head`` is the newest sequence of the step."""
+        self.drop(run, step)
+        used = desk.state.used.usage
+        size_bytes = 4 * (desk.state.context_tokens + used.output_tokens) + 2_000
+        self._kept[run, step] = (head, desk.state, desk.record, size_bytes)
+        self._size_bytes += size_bytes
+        while len(self._kept) > STATES_MAX or self._size_bytes > STATES_BYTES_MAX:
+            _, dropped = self._kept.popitem(last=False)
+            self._size_bytes -= dropped[3]
+
+    def get(self, run: str, step: str, head: int) -> tuple[State, int] | None:
+        """Return the state and the next record's number, if they are of that sequence."""
+        kept = self._kept.get((run, step))
+        return (kept[1], kept[2]) if kept is not None and kept[0] == head else None
+
+    def drop(self, run: str, step: str) -> None:
+        """Forget a run."""
+        kept = self._kept.pop((run, step), None)
+        if kept is not None:
+            self._size_bytes -= kept[3]
+
+
+class AgentHandler:
+    """The handler of an agent-loop step that an agent serves."""
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        *,
+        deps: Any = None,
+        goal: Goal | None = None,
+        on_event: Callable[[LoopContext[Any]], OnEvent | None] | None = None,
+    ) -> None:
+        self._agent = agent
+        self._deps = deps
+        self._goal = goal or _goal_of
+        self._on_event = on_event
+        self._warm = Warm()
+
+    async def __call__(self, ctx: LoopContext[Any]) -> Any:
+        """Drive one turn of the run and give the verdict it comes to."""
+        agent = self._agent
+        desk = await self._desk(ctx)
+        deps = self._deps(ctx) if callable(self._deps) else self._deps
+        equipment = agent.equipment(
+            deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
+        )
+        emitter = Emitter(self._on_event(ctx) if self._on_event else None, now_ms)
+        driver = Driver(
+            equipment,
+            desk.state,
+            desk,
+            desk,
+            emitter,
+            now_ms,
+            limit=ctx.wrap_up,
+            iteration=ctx.iteration,
+        )
+        self._warm.drop(ctx.run, ctx.step)
+        if not desk.state.entries:
+            await driver.open(agent.opened(self._goal(ctx.input), now_ms()))
+        elif drift := equipment.spec.versions.drift(desk.state.versions):
+            await driver.drifted(drift, equipment.spec.versions)
+        try:
+            reached = await self._turn(ctx, driver)
+        except ModelBusy as exc:
+            self._note(ctx, desk, driver)
+            until = datetime.fromtimestamp(now_ms() / 1000 + exc.retry_after_s, UTC)
+            return ctx.wait(f"the model's provider is busy: {exc.fault.message}", until=until)
+        except ModelError:
+            self._note(ctx, desk, driver)
+            raise
+        self._note(ctx, desk, driver)
+        desk.state = driver.state
+        self._warm.put(ctx.run, ctx.step, ctx.newest_record, desk)
+        return self._verdict(ctx, reached)
+
+    async def _turn(self, ctx: LoopContext[Any], driver: Driver) -> Reached:
+        state = driver.state
+        if (
+            state.answer is None
+            and state.stopped is None
+            and state.ended_iteration == ctx.iteration
+        ):
+            # The worker died between the end of the turn and its settle.
+            return Reached("turn", state)
+        return await driver.turn()
+
+    async def _desk(self, ctx: LoopContext[Any]) -> Desk:
+        warm = self._warm.get(ctx.run, ctx.step, ctx.newest_record)
+        if warm is not None:
+            state, following = warm
+            return Desk(ctx, state, state.used, following)
+        state = State()
+        base: Counters | None = Counters()
+        records = await ctx.read_records()
+        for record in records:
+            if record.iteration < ctx.iteration:
+                base = None
+            elif base is None:
+                base = state.used
+            state = fold(state, _decode_entries(record.body))
+        return Desk(ctx, state, state.used if base is None else base, len(records))
+
+    # ---------------------------------------------------------------- settle
+
+    def _verdict(self, ctx: LoopContext[Any], reached: Reached) -> Any:
+        state = reached.state
+        if reached.where == "turn":
+            return ctx.continue_({"turn": state.turn})
+        if reached.where == "waiting":
+            asked = state.asked
+            due_ms = asked.due_ms if asked is not None else 0
+            names = ", ".join(sorted({call.name for call in state.open_calls}))
+            until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
+            return ctx.wait(f"a person has to decide about {names}", until=until)
+        stop = state.stopped
+        assert stop is not None
+        if stop.reason == "needs_human":
+            return ctx.wait(stop.detail or "the agent needs a person's direction")
+        has_output = bytes(stop.output) != b"null"
+        if stop.reason == "completed" or (stop.reason in _BOUNDS and has_output):
+            return ctx.complete(stop.output if has_output else stop.text)
+        return ctx.fail(
+            f"the agent stopped: {stop.detail or stop.reason}", retryable=False, type=stop.reason
+        )
+
+    def _note(self, ctx: LoopContext[Any], desk: Desk, driver: Driver) -> None:
+        """Tell the engine what the iteration has used; a repeated telling counts once."""
+        used = driver.state.used - desk.base
+        usage = used.usage
+        ctx.report_spent(
+            Spent(
+                tool_calls=used.tool_calls,
+                input_tokens=usage.input_tokens
+                + usage.cache_read_tokens
+                + usage.cache_write_tokens,
+                output_tokens=usage.output_tokens,
+                cost_micro_usd=used.cost_micro_usd,
+            )
+        )
+
+
+def _goal_of(given: Any) -> str | Sequence[Block]:
+    """Return the goal that a step's input stands for: a text as it is, else its JSON."""
+    if isinstance(given, str):
+        return given
+    return msgspec.json.format(payload.encode("input of the agent", given), indent=2).decode()
+
+
+def _letter(sequence: int, kind: str, raw: Any) -> Letter:
+    value = msgspec.json.decode(raw)
+    if kind == "reply":
+        return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    is_follow_up = kind == "follow_up"
+    return Letter(sequence=sequence, kind="follow_up" if is_follow_up else "steer", text=text)

@@ -1,0 +1,174 @@
+"""All that a driver works with, made once per agent: the spec, the model, the tools, the rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.sdk.errors import UserError
+from treadle.worker.agent import compacting, model_turn, tool_turn
+from treadle.worker.agent import hooks as hooking
+from treadle.worker.agent.core.calls import ToolCall
+from treadle.worker.agent.core.conversation import Block, Usage
+from treadle.worker.agent.core.decide import CallModel, Compact, limit_calls
+from treadle.worker.agent.core.entries import ReplyVerdict
+from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
+from treadle.worker.agent.core.state import State
+from treadle.worker.agent.core.watch import EXEMPT, guard
+from treadle.worker.agent.hooks import Hooks
+from treadle.worker.agent.models.port import Model
+from treadle.worker.agent.models.prices import PriceTable
+from treadle.worker.agent.models.retrying import RetryPolicy
+from treadle.worker.agent.outputs import Output
+from treadle.worker.agent.tools.canonical import args_hash
+from treadle.worker.agent.tools.checking import check_arguments, check_calls
+from treadle.worker.agent.tools.policy import Policy
+from treadle.worker.agent.tools.tool import AnyTool
+from treadle.worker.cancellation import CancelToken
+
+if TYPE_CHECKING:
+    from treadle.worker.agent.driving import Driver
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equipment:
+    """What one run is driven with."""
+
+    spec: AgentSpec
+    model: Model
+    models: Mapping[str, Model] = field(default_factory=dict[str, Model])
+    """Further models, by the name a hook may switch to."""
+    tools: Mapping[str, AnyTool]
+    output: Output
+    policy: Policy
+    hooks: Hooks = field(default_factory=Hooks)
+    deps: Any = None
+    prices: PriceTable | None = None
+    model_retry: RetryPolicy = field(default_factory=RetryPolicy)
+    model_timeout_s: float = 600.0
+    summary_model: Model | None = None
+    stream: bool = True
+    sequential: bool = False
+    approval_timeout: timedelta = timedelta(0)
+    """How long people are waited for; 0 is for ever."""
+    approval_default: ReplyVerdict = "expired"
+    run: str = ""
+    step: str = ""
+    cancelled: CancelToken | None = None
+    heartbeat: Callable[[], None] = lambda: None
+    tool_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """How the wait before another attempt of a tool is waited."""
+    keep_output: Callable[[ToolCall, bytes], Any] | None = None
+
+    def model_for(self, name: str) -> Model:
+        """Return the model of that name: the agent's own, or one it may switch to."""
+        return self.models.get(name, self.model)
+
+    def check_model(self, name: str) -> None:
+        """Raise ``UserError`` unless a hook may switch to a model of that name."""
+        if name and name not in self.models and name != self.spec.model:
+            known = ", ".join([self.spec.model, *self.models])
+            raise UserError(
+                f"prepare_next_turn switched to the model {name!r}, which the agent does not have: "
+                f"it has {known}. Add it to models=, or name one of these."
+            )
+
+    def cost(self, model: str, usage: Usage) -> int:
+        """Return the cost in millionths of a USD; 0 without a price."""
+        if self.prices is None:
+            return 0
+        return self.prices.cost_micros(model, usage) or 0
+
+    def approval_due_ms(self, now_ms: int) -> int:
+        """Return when the default takes effect for what is asked now; 0 is never."""
+        wait_ms = int(self.approval_timeout / timedelta(milliseconds=1))
+        return now_ms + wait_ms if wait_ms else 0
+
+    # ---------------------------------------------------------------- actions
+
+    async def call_model(self, driver: Driver, action: CallModel) -> None:
+        """Call the model; append its answer."""
+        await model_turn.call_model(self, driver, action)
+
+    async def run_calls(
+        self, driver: Driver, calls: Sequence[ToolCall], interrupted: frozenset[str]
+    ) -> None:
+        """Run the calls; append what came of each."""
+        await tool_turn.run_calls(self, driver, calls, interrupted)
+
+    async def compact(self, driver: Driver, action: Compact) -> None:
+        """Have older messages summarised; append the summary."""
+        await compacting.compact(self, driver, action)
+
+    async def compact_by_force(self, driver: Driver) -> bool:
+        """Compact as far as it goes, because the model refused; return whether it could."""
+        return await compacting.compact_by_force(self, driver)
+
+    async def judge(self, state: State, uses: Sequence[Block]) -> tuple[ToolCall, ...]:
+        """Decide about each proposed call: schema, policy, hook, approval, storm, budget."""
+        checked = check_calls(uses, self._offered())
+        calls: list[ToolCall] = []
+        used = Counter(state.executed)
+        for call in guard(self.spec, state.watch, checked):
+            call = await self._judged(state, call, used)
+            used[call.name] += call.decision in ("execute", "needs_approval")
+            calls.append(call)
+        return limit_calls(self.spec, state, tuple(calls))
+
+    def _offered(self) -> dict[str, Any]:
+        own = [tool for tool in self.spec.tools if tool.name not in self.tools]
+        if self.spec.output_tool is not None:
+            own.append(self.spec.output_tool)
+        described = {tool.name: _Described(tool.name, tool.input_schema) for tool in own}
+        return {**self.tools, **described}
+
+    async def _judged(self, state: State, call: ToolCall, used: Mapping[str, int]) -> ToolCall:
+        # What an agent may do to the world is the policy's; the runtime's own tools do nothing.
+        if call.name in EXEMPT and call.name not in self.policy.forbidden:
+            return _question(call) if call.name == ASK_HUMAN else call
+        tool = self.tools.get(call.name)
+        call = _decided(call, *self.policy.decide(call, state, used=used, tool=tool))
+        before = self.hooks.before_tool_call
+        if before is None or tool is None or call.decision not in ("execute", "needs_approval"):
+            return call
+        returned = await hooking.call(before, call)
+        if returned is None:
+            return call
+        if isinstance(returned, hooking.Block):
+            return _decided(call, "denied", returned.reason)
+        changed = msgspec.structs.replace(
+            call, input=returned, args_hash=args_hash(returned), decision="execute", reason=""
+        )
+        changed = check_arguments(changed, tool)
+        return _decided(changed, *self.policy.decide(changed, state, used=used, tool=tool))
+
+
+class _Described:
+    """A tool that is checked elsewhere: any arguments pass here."""
+
+    def __init__(self, name: str, input_schema: dict[str, Any]) -> None:
+        self.name = name
+        self.input_schema = input_schema
+
+    def bind(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as they are."""
+        return dict(proposed)
+
+
+def _question(call: ToolCall) -> ToolCall:
+    if call.decision != "execute":
+        return call
+    question = call.input.get("question")
+    if isinstance(question, str) and question.strip():
+        return _decided(call, "question", "")
+    return _decided(call, "invalid", "ask_human asked nothing: it needs a question, as a text.")
+
+
+def _decided(call: ToolCall, decision: Any, reason: str) -> ToolCall:
+    return msgspec.structs.replace(call, decision=decision, reason=reason)

@@ -1,0 +1,1 @@
+"""Models: the port, its adapters, and the retries around them."""

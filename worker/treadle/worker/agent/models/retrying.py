@@ -1,0 +1,134 @@
+"""Calling a model until it answers, as far as that is safe.
+
+    transient, nothing given out   wait, call again
+    tool input that is no JSON     call again, once
+    a long retry-after             ModelBusy: the caller parks the iteration durably
+    anything else                  ModelError, at once
+
+A call whose deltas have been given out is never repeated: whoever saw them would see the answer
+begin a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as _random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from treadle.worker.agent.core.conversation import (
+    TRANSIENT,
+    ModelError,
+    ModelFault,
+    ModelRequest,
+    ModelResponse,
+    Usage,
+)
+from treadle.worker.agent.models.port import Model, OnDelta
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and how long to wait between."""
+
+    retries: int = 5
+    """After the first call, so at most one more call than this is made."""
+    malformed_retries: int = 1
+    first_delay_s: float = 1.0
+    """Doubled with each further retry."""
+    delay_s_max: float = 60.0
+    jitter: float = 0.25
+    """Up to this part of the delay is added, so that workers do not call all at once."""
+    park_after_s: float = 60.0
+    """A longer wait is not slept through in the worker."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """A call failed, and another one follows."""
+
+    number: int
+    """1 for the first retry."""
+    delay_s: float
+    fault: ModelFault
+
+
+class Called(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, and what it took."""
+
+    response: ModelResponse
+    tries: int
+    """Calls made, the successful one included."""
+    wasted: Usage
+    """Used by the calls that failed; not part of ``response.usage``."""
+
+
+class ModelBusy(Exception):
+    """The provider asks for a longer wait than a worker should sleep through."""
+
+    def __init__(self, retry_after_s: float, fault: ModelFault, tries: int) -> None:
+        super().__init__(
+            f"{fault.message}. The provider asks to wait {retry_after_s:.0f} s, too long to hold "
+            "a worker. Park the iteration for that time."
+        )
+        self.retry_after_s = retry_after_s
+        self.fault = fault
+        """Its usage is that of all the calls that failed."""
+        self.tries = tries
+
+
+async def call(
+    model: Model,
+    request: ModelRequest,
+    policy: RetryPolicy | None = None,
+    *,
+    on_delta: OnDelta | None = None,
+    on_retry: Callable[[Retry], None] | None = None,
+    timeout_s: float = 600.0,
+    api_key: str = "",
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    random: Callable[[], float] = _random.random,
+) -> Called:
+    """Call the model until it answers.
+
+    Raises ``ModelBusy`` when the wait should be parked, else ``ModelError`` of the last call;
+    the usage in its fault is that of all the calls made. ``timeout_s`` bounds each call.
+    """
+    policy = policy or RetryPolicy()
+    wasted = Usage()
+    tries = malformed = 0
+    while True:
+        tries += 1
+        try:
+            response = await model.respond(
+                request, on_delta=on_delta, timeout_s=timeout_s, api_key=api_key
+            )
+            return Called(response=response, tries=tries, wasted=wasted)
+        except ModelError as exc:
+            wasted += exc.fault.usage
+            fault = msgspec.structs.replace(exc.fault, usage=wasted)
+            malformed += fault.kind == "malformed"
+            if not _is_repeatable(fault, malformed, policy):
+                raise ModelError(fault) from exc
+            if fault.retry_after_s > policy.park_after_s:
+                raise ModelBusy(fault.retry_after_s, fault, tries) from exc
+            if tries > policy.retries:
+                raise ModelError(fault) from exc
+        delay_s = backoff_s(policy, tries, fault.retry_after_s, random())
+        if on_retry is not None:
+            on_retry(Retry(number=tries, delay_s=delay_s, fault=fault))
+        await sleep(delay_s)
+
+
+def backoff_s(policy: RetryPolicy, retry: int, retry_after_s: float, chance: float) -> float:
+    """Return the wait before that retry (1 for the first); never below ``retry_after_s``."""
+    doubled = policy.first_delay_s * 2.0 ** min(retry - 1, 60)
+    delay_s = min(doubled, policy.delay_s_max) * (1 + policy.jitter * chance)
+    return max(delay_s, retry_after_s)
+
+
+def _is_repeatable(fault: ModelFault, malformed: int, policy: RetryPolicy) -> bool:
+    if fault.is_committed:
+        return False
+    if fault.kind == "malformed":
+        return malformed <= policy.malformed_retries
+    return fault.kind in TRANSIENT
