@@ -399,6 +399,8 @@ def test_a_worker_without_handlers_says_so(settings: Settings) -> None:
 
 
 def test_a_worker_leaves_no_thread_behind(settings: Settings) -> None:
+    before = set(threading.enumerate())
+
     async def story() -> None:
         worker = Worker()
 
@@ -411,6 +413,6 @@ def test_a_worker_leaves_no_thread_behind(settings: Settings) -> None:
 
     asyncio.run(story())
     give_up_s = time.monotonic() + 20
-    while any(thread.name.startswith("treadle-") for thread in threading.enumerate()):
+    while any(thread.name.startswith("treadle-") for thread in set(threading.enumerate()) - before):
         assert time.monotonic() < give_up_s
         time.sleep(0.01)
