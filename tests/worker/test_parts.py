@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from treadle.sdk.messages import Checkpoint
-from treadle.worker.checkpoint_cache import CheckpointCache
+from treadle.worker.step_cache import StepCache
 from treadle.worker.threads import BlockingPool
 from treadle.worker.watchdog import LoopWatch
 
@@ -21,7 +21,7 @@ def _checkpoint(nonce: str) -> Checkpoint:
 
 
 def test_the_cache_answers_for_one_sequence_only() -> None:
-    cache = CheckpointCache()
+    cache = StepCache[Checkpoint]()
     kept = _checkpoint("a")
     cache.put("r", "s", 5, kept, 1)
     assert cache.get("r", "s", 5) is kept
@@ -32,7 +32,7 @@ def test_the_cache_answers_for_one_sequence_only() -> None:
 
 
 def test_the_cache_keeps_within_both_bounds_and_drops_what_was_not_used() -> None:
-    cache = CheckpointCache(entries_max=2, bytes_max=100)
+    cache = StepCache[Checkpoint](entries_max=2, bytes_max=100)
     cache.put("r", "a", 1, _checkpoint("a"), 10)
     cache.put("r", "b", 2, _checkpoint("b"), 10)
     assert cache.get("r", "a", 1) is not None

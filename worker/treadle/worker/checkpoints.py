@@ -22,9 +22,9 @@ from treadle.sdk.bus.jetstream import CasResult, JetStream
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import Checkpoint
 from treadle.sdk.subjects import Subjects
-from treadle.worker.checkpoint_cache import CheckpointCache
 from treadle.worker.execution import Fenced
 from treadle.worker.held import HeldTask
+from treadle.worker.step_cache import StepCache
 
 SAVE_BUDGET_S = 60.0
 """As for a settle, the work behind a checkpoint is worth waiting out an election or a restart."""
@@ -36,7 +36,7 @@ class CheckpointStore:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
-        self._cache = CheckpointCache()
+        self._cache = StepCache[Checkpoint]()
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(Checkpoint).decode
 

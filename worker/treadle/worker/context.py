@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, MutableMapping
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
@@ -25,6 +25,7 @@ from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
 from treadle.worker.failure import MESSAGE_CHARS_MAX, bounded, describe, place_of
+from treadle.worker.field_logger import FieldLogger
 from treadle.worker.mailbox import ReceivedMessage
 from treadle.worker.spending import Remaining, remaining
 from treadle.worker.verdict import Complete, Continue, Fail, Wait
@@ -53,22 +54,12 @@ class CheckpointInfo(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class _ExecutionLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds run, step, iteration and attempt to every record, beside the caller's own fields."""
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
-
-
 class _Context(Generic[I]):
     __slots__ = ("_call", "_logger", "input")
 
     def __init__(self, call: Call, value: I) -> None:
         self._call = call
-        self._logger: _ExecutionLogger | None = None
+        self._logger: FieldLogger | None = None
         self.input: I = value
         """The step's input; in a later iteration, what ``continue_`` was given."""
 
@@ -130,7 +121,7 @@ class _Context(Generic[I]):
                 "iteration": self.iteration,
                 "attempt": self.attempt,
             }
-            self._logger = _ExecutionLogger(_log, fields)
+            self._logger = FieldLogger(_log, fields)
         return self._logger
 
     def heartbeat(self) -> None:

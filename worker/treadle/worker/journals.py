@@ -68,10 +68,9 @@ class JournalStore:
             failpoints.reach("worker.record-stored")
             return held.head
 
-    async def read(self, held: HeldTask, start: int = 0, from_sequence: int = 1) -> list[Record]:
-        """Return the records from number ``start`` on, all of them.
+    async def read(self, held: HeldTask) -> list[Record]:
+        """Return all records, in order.
 
-        ``from_sequence`` is at or below the sequence of that record: nothing before it is read.
 
         Raise ``Fenced`` if the newest was written for another task than the one held.
         """
@@ -92,9 +91,9 @@ class JournalStore:
         while True:
             found = {
                 self._subjects.parse_record(stored.subject): self._decode(stored.data)
-                async for stored in self._js.read(stream, records, start=from_sequence)
+                async for stored in self._js.read(stream, records)
             }
             found[last] = record
-            if all(number in found for number in range(start, last + 1)):
-                return [found[number] for number in range(start, last + 1)]
+            if all(number in found for number in range(last + 1)):
+                return [found[number] for number in range(last + 1)]
             await backoff.wait(Unknown("a replica that answered does not have all of it yet"))

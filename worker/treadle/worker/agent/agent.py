@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Generic
 
 import msgspec
@@ -136,13 +137,12 @@ class Agent(Generic[Out]):
         if problems:
             listed = "\n".join(f"  {problem}" for problem in problems)
             raise UserError(f"agent {name!r} cannot be made:\n{listed}")
-        check_tools(tools)
         self._model = model
         self._models = dict(models or {})
         self._summary_model = summary_model
         self._resolved: dict[str, Model] = {}
         self.instructions = instructions
-        self.tools: dict[str, AnyTool] = {tool.name: tool for tool in tools}
+        self.tools: dict[str, AnyTool] = check_tools(tools)
         self.output = Output(output_type, evidence)
         self.budget = budget
         self.policy = policy or Policy()
@@ -165,9 +165,9 @@ class Agent(Generic[Out]):
 
     # ---------------------------------------------------------------- what it is
 
-    @property
+    @cached_property
     def spec(self) -> AgentSpec:
-        """The agent as data. Resolves the model."""
+        """The agent as data, made once: it is asked for in every turn. Resolves the model."""
         model = self._resolve(self._model)
         specs = (*(tool.spec for tool in self.tools.values()), *self._built_in)
         return AgentSpec(

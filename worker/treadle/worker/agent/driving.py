@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never
 
 import msgspec
 
+from treadle.worker.agent import compacting, model_turn, tool_turn
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import decide as deciding
 from treadle.worker.agent.core.calls import ToolCall
@@ -165,7 +166,7 @@ class Driver:
                     return Reached("stopped", self.state)
                 case deciding.CallModel():
                     if not await self._hear():
-                        await self._equipment.call_model(self, action)
+                        await model_turn.call_model(self._equipment, self, action)
                 case deciding.Judge():
                     calls = await self._equipment.judge(self.state, action.uses)
                     await self.append(Judged(at_ms=self._clock(), calls=calls))
@@ -173,7 +174,7 @@ class Driver:
                 case deciding.Run():
                     answered = filter(self.state.has_reply, self._interrupted)
                     interrupted = self._interrupted.difference(answered)
-                    await self._equipment.run_calls(self, action.calls, interrupted)
+                    await tool_turn.run_calls(self._equipment, self, action.calls, interrupted)
                     self._interrupted = frozenset[str]()
                 case deciding.Ask():
                     if not await self._ask(action.calls):
@@ -181,7 +182,7 @@ class Driver:
                 case deciding.Check():
                     await self._check(action)
                 case deciding.Compact():
-                    await self._equipment.compact(self, action)
+                    await compacting.compact(self._equipment, self, action)
                 case deciding.Record():
                     if await self._record(action.entries):
                         return Reached("turn", self.state)
@@ -298,11 +299,6 @@ class Driver:
     def is_steered(self) -> bool:
         """True while words lie there that the model has to hear first."""
         return any(letter.kind == "steer" for letter in self._letters)
-
-    @property
-    def read_to(self) -> int:
-        """Position in the inbox up to which all was read."""
-        return self._read_to
 
     async def _said(
         self, source: Literal["steering", "follow_up"], texts: Sequence[str], seen: int

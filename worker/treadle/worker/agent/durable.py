@@ -10,7 +10,6 @@ one sequence of the step; any other worker folds the records.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,13 @@ from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.ports import Letter, Reply, now_ms
 from treadle.worker.context import LoopContext
+from treadle.worker.step_cache import StepCache
 
 if TYPE_CHECKING:
     from treadle.worker.agent.agent import Agent
 
 STATES_MAX = 256
-STATES_BYTES_MAX = 64 * 1024 * 1024
-"""Bounds on the states a worker keeps in memory."""
+"""Bound on the states a worker keeps in memory, beside that on their size."""
 
 Goal = Callable[[Any], "str | Sequence[Block]"]
 _BOUNDS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout")
@@ -69,36 +68,6 @@ class Desk:
         ]
 
 
-class Warm:
-    """States of runs this process has just served; those not used for longest go first."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], tuple[int, State, int, int]] = OrderedDict()
-        self._size_bytes = 0
-
-    def put(self, run: str, step: str, head: int, desk: Desk) -> None:
-        """Keep the state that stands when ``head`` is the newest sequence of the step."""
-        self.drop(run, step)
-        used = desk.state.used.usage
-        size_bytes = 4 * (desk.state.context_tokens + used.output_tokens) + 2_000
-        self._kept[run, step] = (head, desk.state, desk.record, size_bytes)
-        self._size_bytes += size_bytes
-        while len(self._kept) > STATES_MAX or self._size_bytes > STATES_BYTES_MAX:
-            _, dropped = self._kept.popitem(last=False)
-            self._size_bytes -= dropped[3]
-
-    def get(self, run: str, step: str, head: int) -> tuple[State, int] | None:
-        """Return the state and the next record's number, if they are of that sequence."""
-        kept = self._kept.get((run, step))
-        return (kept[1], kept[2]) if kept is not None and kept[0] == head else None
-
-    def drop(self, run: str, step: str) -> None:
-        """Forget a run."""
-        kept = self._kept.pop((run, step), None)
-        if kept is not None:
-            self._size_bytes -= kept[3]
-
-
 class AgentHandler:
     """The handler of an agent-loop step that an agent serves."""
 
@@ -114,7 +83,8 @@ class AgentHandler:
         self._deps = deps
         self._goal = goal or _goal_of
         self._on_event = on_event
-        self._warm = Warm()
+        self._warm = StepCache[tuple[State, int]](STATES_MAX)
+        """State and number of the next record."""
 
     async def __call__(self, ctx: LoopContext[Any]) -> Any:
         """Drive one turn of the run and give the verdict it comes to."""
@@ -150,8 +120,9 @@ class AgentHandler:
             self._note(ctx, desk, driver)
             raise
         self._note(ctx, desk, driver)
-        desk.state = driver.state
-        self._warm.put(ctx.run, ctx.step, ctx.newest_record, desk)
+        state = reached.state
+        size_bytes = 4 * (state.context_tokens + state.used.usage.output_tokens) + 2_000
+        self._warm.put(ctx.run, ctx.step, ctx.newest_record, (state, desk.record), size_bytes)
         return self._verdict(ctx, reached)
 
     async def _turn(self, ctx: LoopContext[Any], driver: Driver) -> Reached:

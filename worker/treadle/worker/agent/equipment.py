@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from treadle.sdk.errors import UserError
-from treadle.worker.agent import compacting, model_turn, tool_turn
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
-from treadle.worker.agent.core.decide import CallModel, Compact, limit_calls
+from treadle.worker.agent.core.decide import limit_calls
 from treadle.worker.agent.core.entries import ReplyVerdict
 from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
 from treadle.worker.agent.core.state import State
@@ -31,9 +30,6 @@ from treadle.worker.agent.tools.checking import check_arguments, check_calls
 from treadle.worker.agent.tools.policy import Policy
 from treadle.worker.agent.tools.tool import AnyTool
 from treadle.worker.cancellation import CancelToken
-
-if TYPE_CHECKING:
-    from treadle.worker.agent.driving import Driver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +86,7 @@ class Equipment:
         wait_ms = int(self.approval_timeout / timedelta(milliseconds=1))
         return now_ms + wait_ms if wait_ms else 0
 
-    # ---------------------------------------------------------------- actions
-
-    async def call_model(self, driver: Driver, action: CallModel) -> None:
-        """Call the model; append its answer."""
-        await model_turn.call_model(self, driver, action)
-
-    async def run_calls(
-        self, driver: Driver, calls: Sequence[ToolCall], interrupted: frozenset[str]
-    ) -> None:
-        """Run the calls; append what came of each."""
-        await tool_turn.run_calls(self, driver, calls, interrupted)
-
-    async def compact(self, driver: Driver, action: Compact) -> None:
-        """Have older messages summarised; append the summary."""
-        await compacting.compact(self, driver, action)
-
-    async def compact_by_force(self, driver: Driver) -> bool:
-        """Compact as far as it goes, because the model refused; return whether it could."""
-        return await compacting.compact_by_force(self, driver)
+    # ---------------------------------------------------------------- judging
 
     async def judge(self, state: State, uses: Sequence[Block]) -> tuple[ToolCall, ...]:
         """Decide about each proposed call: schema, policy, hook, approval, storm, budget."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from treadle.worker.agent import compacting
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import earlier
 from treadle.worker.agent.core.conversation import (
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from treadle.worker.agent.driving import Driver
     from treadle.worker.agent.equipment import Equipment
 
-_log = logging.getLogger("treadle.agent")
-
 
 async def call_model(equipment: Equipment, driver: Driver, action: CallModel) -> None:
     """Call the model and append its answer, or the end of the run.
 
     Raises ``ModelError`` or ``ModelBusy`` when the call may succeed later.
     """
-    request = await _prepared(equipment, driver, action.request)
+    request, found = await _prepared(equipment, driver, action.request)
     if _results(action.request.messages[-1:]) - _results(request.messages):
         detail = (
             "a hook left results of the present turn out of the conversation: the model would "
@@ -44,7 +42,6 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
         )
         await _end(driver, "failed", detail)
         return
-    found = problems(request, continues=driver.state.watch.streaks.is_paused)
     if found:
         await _end(driver, "failed", f"the request is not one the API takes: {'; '.join(found)}")
         return
@@ -106,19 +103,25 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
     )
 
 
-async def _prepared(equipment: Equipment, driver: Driver, request: ModelRequest) -> ModelRequest:
+async def _prepared(
+    equipment: Equipment, driver: Driver, request: ModelRequest
+) -> tuple[ModelRequest, list[str]]:
+    """Return the request as it is sent, and what the API would find wrong with it."""
     hooks = equipment.hooks
     if hooks.transform_context is not None:
         request = await hooking.call(hooks.transform_context, request)
     if hooks.convert_to_llm is not None:
         messages: list[Message] = await hooking.call(hooks.convert_to_llm, request.messages)
         request = msgspec.structs.replace(request, messages=messages)
-    if not problems(request, continues=driver.state.watch.streaks.is_paused):
-        return request
+    continues = driver.state.watch.streaks.is_paused
+    found = problems(request, continues=continues)
+    if not found:
+        return request, found
     healed = heal(request.messages)
     if healed.repairs:
         driver.emitter.emit("agent.transcript.healed", repairs=list(healed.repairs))
-    return msgspec.structs.replace(request, messages=healed.messages)
+    request = msgspec.structs.replace(request, messages=healed.messages)
+    return request, problems(request, continues=continues)
 
 
 def _results(messages: list[Message]) -> set[str]:
@@ -133,7 +136,7 @@ def _results(messages: list[Message]) -> set[str]:
 async def _failed(equipment: Equipment, driver: Driver, exc: ModelError) -> None:
     fault = exc.fault
     if fault.kind == "context_exceeded":
-        if not await equipment.compact_by_force(driver):
+        if not await compacting.compact_by_force(equipment, driver):
             await _end(driver, "context_exceeded", fault.message, exc)
         return
     if fault.kind in TRANSIENT:

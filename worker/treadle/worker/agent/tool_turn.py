@@ -9,18 +9,16 @@ On the way back from a crash a call may have run already:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from treadle.worker.agent import hooks as hooking
-from treadle.worker.agent.core import notes
+from treadle.worker.agent.core import notes, tokens
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.core.entries import Judged, Noted, Settled, Started
-from treadle.worker.agent.tools.attempts import Returned
-from treadle.worker.agent.tools.context import ToolContext
+from treadle.worker.agent.tools.calling import reconcile_call
 from treadle.worker.agent.tools.env import (
     ToolBegan,
     ToolEnded,
@@ -30,7 +28,6 @@ from treadle.worker.agent.tools.env import (
     ToolRetried,
 )
 from treadle.worker.agent.tools.executing import execute_batch
-from treadle.worker.agent.tools.outcomes import shown_result
 
 if TYPE_CHECKING:
     from treadle.worker.agent.driving import Driver
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 
 WINDOW_SHARE = 0.25
 """Of the context window: what one result may fill at most."""
-_BYTES_PER_TOKEN = 3.5
 _STEERED = (
     "This call did not run: a person has said something meanwhile, which you read next. Issue it "
     "again if it is still wanted."
@@ -99,7 +95,7 @@ def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
         after=after,
         skip=lambda call: _skip(driver, call),
         keep=equipment.keep_output,
-        output_bytes_max=int(equipment.spec.context_window * WINDOW_SHARE * _BYTES_PER_TOKEN),
+        output_bytes_max=tokens.to_chars(int(equipment.spec.context_window * WINDOW_SHARE)),
         on_event=lambda event: _tell(driver, event),
         heartbeat=equipment.heartbeat,
         sleep=equipment.tool_sleep,
@@ -161,44 +157,22 @@ async def _without_uncertain(
     equipment: Equipment, driver: Driver, calls: Sequence[ToolCall], interrupted: frozenset[str]
 ) -> list[ToolCall]:
     """Return the calls that may run; settle or hand to people those that may have run."""
+    env = _env(equipment, driver, len(calls))
     certain: list[ToolCall] = []
     uncertain: dict[str, ToolCall] = {}
     for call in calls:
-        if call.id not in interrupted or equipment.tools[call.name].idempotent:
+        result = None
+        if call.id in interrupted:
+            result = await reconcile_call(call, equipment.tools, env)
+        if result is None:
             certain.append(call)
-        elif (result := await _reconciled(equipment, call)) is not None:
-            await driver.append(Settled(at_ms=driver.now_ms(), result=result))
-        elif equipment.tools[call.name].reconcile is not None:
-            certain.append(call)  # It is certain that it had no effect.
-        else:
+        elif result.status == "unsafe":
             uncertain[call.id] = call
+        else:
+            await driver.append(Settled(at_ms=driver.now_ms(), result=result))
     if uncertain:
         await _ask_about(driver, uncertain)
     return certain
-
-
-async def _reconciled(equipment: Equipment, call: ToolCall) -> ToolResult | None:
-    tool = equipment.tools[call.name]
-    if tool.reconcile is None:
-        return None
-    args = tool.bind(call.input)
-    context = ToolContext[Any](
-        equipment.deps,
-        run=equipment.run,
-        step=equipment.step,
-        tool=call.name,
-        call_id=call.id,
-        idempotency_key=tool.idempotency_key(
-            args, run=equipment.run, step=equipment.step, call_id=call.id
-        ),
-        heartbeat=equipment.heartbeat,
-    )
-    found = tool.reconcile(context, args)
-    if inspect.isawaitable(found):
-        found = await found
-    if found is None:
-        return None
-    return shown_result(call, tool, Returned(found), bytes_max=tool.output_bytes_max).result
 
 
 async def _ask_about(driver: Driver, uncertain: dict[str, ToolCall]) -> None:

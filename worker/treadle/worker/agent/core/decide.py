@@ -15,7 +15,7 @@ import msgspec
 
 from treadle.worker.agent.core import compaction, earlier
 from treadle.worker.agent.core.budget import calls_left, notice, reached
-from treadle.worker.agent.core.calls import FOR_PEOPLE, ToolCall, ToolResult
+from treadle.worker.agent.core.calls import FOR_PEOPLE, Decision, ToolCall, ToolResult
 from treadle.worker.agent.core.conversation import Block, ModelRequest
 from treadle.worker.agent.core.entries import (
     Answered,
@@ -116,16 +116,14 @@ def decide(spec: AgentSpec, state: State, now_ms: int, limit: str = "") -> Actio
 def _between(spec: AgentSpec, state: State, now_ms: int, limit: str) -> Action:
     bound = limit or reached(spec.budget, state.used, now_ms - state.opened_ms) or ""
     tokens = spec.context_window if state.is_overfull else context_tokens(state)
-    if not bound and tokens >= spec.compaction.forced_final * spec.context_window:
-        stage = compaction.next_stage(
-            spec.compaction, state.recovery, tokens, spec.context_window, state.turn
-        )
-        bound = "" if stage in ("compact", "prune") else "context_exceeded"
-    if bound:
-        return _at_bound(spec, state, bound, now_ms)
     stage = compaction.next_stage(
         spec.compaction, state.recovery, tokens, spec.context_window, state.turn
     )
+    is_at_end = tokens >= spec.compaction.forced_final * spec.context_window
+    if not bound and is_at_end and stage not in ("compact", "prune"):
+        bound = "context_exceeded"
+    if bound:
+        return _at_bound(spec, state, bound, now_ms)
     if stage == "ask":
         return _stop(state, "needs_human", now_ms, detail=compaction.ASK_TEXT)
     if stage is not None:
@@ -193,18 +191,15 @@ def _judge(spec: AgentSpec, answer: Answered, uses: tuple[Block, ...], now_ms: i
     return Record((_all(uses, "truncated", reason, now_ms),))
 
 
-def _all(uses: tuple[Block, ...], decision: str, reason: str, now_ms: int) -> Judged:
+def _all(uses: tuple[Block, ...], decision: Decision, reason: str, now_ms: int) -> Judged:
     calls = [
-        msgspec.convert(
-            {
-                "id": use["id"],
-                "name": use["name"],
-                "input": {},
-                "args_hash": "",
-                "decision": decision,
-                "reason": reason,
-            },
-            ToolCall,
+        ToolCall(
+            id=use["id"],
+            name=use["name"],
+            input={},
+            args_hash="",
+            decision=decision,
+            reason=reason,
         )
         for use in uses
     ]

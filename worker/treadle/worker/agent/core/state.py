@@ -56,10 +56,6 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Turns that have ended."""
     ended_iteration: int = -1
     """Iteration of the step in which the last turn ended."""
-    last_turn: Counters = Counters()
-    """What the last turn used."""
-    used_before: Counters = Counters()
-    """``used`` when the present turn began: the difference is what this iteration used."""
 
     executed: dict[str, int] = {}
     """Executed calls, by tool."""
@@ -86,9 +82,9 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     context_tokens: int = 0
     """Window filled by the last call: its input and its output."""
     added_chars: int = 0
+    """Characters of content added since."""
     is_overfull: bool = False
     """The last answer ended at the end of the window, whatever was counted."""
-    """Characters of content added since."""
     seen: dict[str, int] = {}
     """Position in the inbox up to which all is taken, by kind of message."""
     model: str = ""
@@ -243,8 +239,6 @@ def _turn_ended(state: State, entry: TurnEnded) -> State:
         _closed(state, entry.notes),
         turn=state.turn + 1,
         ended_iteration=entry.iteration,
-        last_turn=state.used - state.used_before,
-        used_before=state.used,
     )
 
 

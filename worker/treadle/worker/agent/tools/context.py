@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from treadle.worker.cancellation import BlockingCancelToken
+from treadle.worker.field_logger import FieldLogger
 
 D = TypeVar("D")
 
 _log = logging.getLogger("treadle.tool")
-
-
-class _CallLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the call's place to every record, beside the caller's own fields."""
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
 
 
 class ToolContext(Generic[D]):
@@ -73,7 +64,7 @@ class ToolContext(Generic[D]):
         an ``async`` one is cancelled at its next ``await`` besides."""
         self._heartbeat = heartbeat
         self._report = report
-        self._logger: _CallLogger | None = None
+        self._logger: FieldLogger | None = None
 
     def heartbeat(self) -> None:
         """Say that the call is getting on: the task's time at the server starts anew."""
@@ -94,5 +85,5 @@ class ToolContext(Generic[D]):
                 "tool": self.tool,
                 "call_id": self.call_id,
             }
-            self._logger = _CallLogger(_log, fields)
+            self._logger = FieldLogger(_log, fields)
         return self._logger
