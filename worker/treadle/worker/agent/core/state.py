@@ -60,6 +60,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     executed: dict[str, int] = {}
     """Executed calls, by tool."""
 
+    call_ids: frozenset[str] = frozenset()
+    """Ids of all calls of the run so far."""
     answer: Answered | None = None
     """The answer whose turn is open."""
     calls: tuple[ToolCall, ...] = ()
@@ -206,6 +208,7 @@ def _answered(state: State, entry: Answered) -> State:
     state = _with(
         state,
         used=used,
+        call_ids=state.call_ids.union(use["id"] for use in tool_uses(content)),
         is_overfull=entry.stop_reason == "model_context_window_exceeded",
         answer=msgspec.structs.replace(entry, content=content),
         context_tokens=entry.usage.context_tokens,
@@ -322,16 +325,13 @@ def tool_uses(content: list[Block]) -> list[Block]:
 
 
 def _unique_ids(state: State, content: list[Block]) -> list[Block]:
-    """Rename a call's id that the conversation has already, the same way on every fold.
+    """Rename a call's id that the run has had already, the same way on every fold.
+
+    Also one whose call was compacted away: its idempotency key must not serve another call.
 
     A call that is sent twice, id and all, is one call.
     """
-    taken = {
-        block["id"]
-        for message in state.messages
-        if message["role"] == "assistant"
-        for block in tool_uses(message["content"])
-    }
+    taken = set(state.call_ids)
     unique: list[Block] = []
     for index, block in enumerate(content):
         if block.get("type") == "tool_use":
