@@ -84,6 +84,14 @@ def test_a_resumed_step_is_below_all_of_its_bounds_or_it_stays_parked(
     )
 
 
+@pytest.mark.parametrize("after_ms", [0, -1, -5_000])
+def test_a_clock_that_went_back_takes_no_time_from_a_parked_step(after_ms: int) -> None:
+    walk = parked_loop(max_duration_s=10)
+    parked = walk.now
+    task = walk.resume(after_ms=after_ms, add_iterations=1)
+    assert (task.parked_ms, task.deadline_ms) == (0, parked.task.deadline_ms)
+
+
 @pytest.mark.parametrize(
     ("bounds", "max_iterations"),
     [

@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 from tests.core import strategies as own
 from tests.core.walks import RunWalk, StepWalk, plan_of
 
-from treadle.engine.core import StepParked, effects
+from treadle.engine.core import StepParked, advance, effects
 from treadle.engine.core.advance import DELAY_MS_MAX, REASON_CHARS_MAX
 from treadle.engine.core.bounds import reached, task_of
 from treadle.sdk.definition import AgentLoopStep, Retry, TaskStep
-from treadle.sdk.messages import Ended, Inline, Parked, Task
+from treadle.sdk.messages import (
+    Ended,
+    Failure,
+    Inline,
+    Parked,
+    StepCompleted,
+    StepWaiting,
+    Task,
+)
 from treadle.sdk.run import WAITING
 
 LOOP = AgentLoopStep(id="a", type="think", max_iterations=5, max_duration_s=10)
@@ -90,6 +98,20 @@ def test_a_time_that_has_passed_is_no_wait(due_in_ms: int) -> None:
     assert task.iteration == 1
 
 
+@pytest.mark.parametrize(("due_ms", "kind"), [(1, Task), (0, Parked), (-1, Parked), (-9, Parked)])
+def test_any_time_since_1970_is_a_time_and_what_is_below_is_none(due_ms: int, kind: type) -> None:
+    walk = StepWalk(LOOP)
+    value = walk.send(StepWaiting(step="a", type="think", token=1, head=1, due_ms=due_ms))
+    assert isinstance(value, kind)
+    assert isinstance(value, Task) or value.due_ms == 0
+
+
+def test_a_clock_that_went_back_takes_no_time_from_a_step_that_waited() -> None:
+    walk = waiting()
+    task = walk.message(after_ms=-5_000)
+    assert (task.parked_ms, task.deadline_ms) == (0, own.EPOCH_MS + 10_000)
+
+
 def test_no_wait_is_longer_than_a_delay_may_be_and_no_reason_longer_than_a_line() -> None:
     parked = StepWalk(LOOP).wait(due_in_ms=2**80, reason="x" * 10_000)
     assert parked.due_ms == own.EPOCH_MS + DELAY_MS_MAX
@@ -109,6 +131,11 @@ def test_only_a_loop_waits() -> None:
     ended = StepWalk(TaskStep(id="a", type="work")).wait()
     assert ended.failure.type == "wait_in_task"
     assert not ended.failure.retryable
+
+
+def test_no_message_holds_up_the_end_of_a_task() -> None:
+    walk = StepWalk(TaskStep(id="a", type="work"))
+    assert isinstance(walk.complete(takes_messages=True, newest=10**9), Ended)
 
 
 def test_waiting_is_one_more_attempt_at_nothing() -> None:
@@ -180,6 +207,12 @@ def test_a_completion_over_an_unseen_message_is_another_iteration(
         assert value.input == Inline(msgspec.Raw(b'"out"'))
 
 
+def test_who_names_no_newest_message_says_that_there_is_none() -> None:
+    walk = StepWalk(LOOP)
+    event = StepCompleted(step="a", type="think", token=1, head=1, takes_messages=True)
+    assert isinstance(advance(LOOP, walk.placed, event, walk.last_moment), Ended)
+
+
 def test_nobody_has_seen_what_comes_after_the_verdict() -> None:
     walk = StepWalk(LOOP)
     task = walk.continue_(seen=10**9, takes_messages=True)
@@ -249,4 +282,4 @@ def test_a_run_whose_step_waits_is_parked_and_says_for_what() -> None:
     run = walk.send(StepParked("a", "a person", 1, "e2", 5, waits=True))
     assert (run.status, run.failed_step) == ("parked", "a")
     assert run.failure is not None
-    assert (run.failure.type, run.failure.message) == (WAITING, "a person")
+    assert run.failure == Failure(WAITING, "a person", retryable=False)

@@ -142,7 +142,7 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
         return bounds.limit(step, following, reached, moment)
     # A handler that does not read messages waits for those that come from here on.
     seen = following.seen if event.takes_messages else moment.sequence
-    due_ms = min(event.due_ms, moment.ms + DELAY_MS_MAX) if event.due_ms > 0 else 0
+    due_ms = max(0, min(event.due_ms, moment.ms + DELAY_MS_MAX))
     if newest > seen or 0 < due_ms <= moment.ms:
         return following
     return Parked(
@@ -194,8 +194,6 @@ def _with_spent(task: Task, spent: Spent) -> Task:
 
     The attempt told all of the iteration, so it replaces what was known, and never lowers it.
     """
-    if spent is NOTHING:
-        return task
     return msgspec.structs.replace(task, spent_now=spending.at_least(task.spent_now, spent))
 
 

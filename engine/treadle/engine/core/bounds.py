@@ -28,7 +28,7 @@ from treadle.sdk.messages import (
     Sleeping,
     Task,
 )
-from treadle.sdk.spending import UNLIMITED, Spent
+from treadle.sdk.spending import Spent
 
 WRAP_UP_MS = 300_000
 """A wrapping-up iteration has its own timeout and five minutes on top: a reached bound still
@@ -62,8 +62,6 @@ def reached(task: Task, now_ms: int) -> str:
 
 def overspent(task: Task) -> str:
     """Return the name of the budget that is used up, or ''."""
-    if task.limits is UNLIMITED:
-        return ""
     return spending.reached(task.limits, spent_by(task))
 
 

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never
 
 import msgspec
 
-from treadle.worker.agent import compacting, model_turn, tool_turn
+from treadle.worker.agent import asking, compacting, model_turn, tool_turn
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import decide as deciding
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import ModelFault, Usage
 from treadle.worker.agent.core.entries import (
     DURABLE,
-    Asked,
     Checked,
     Entry,
     Heard,
     Judged,
     Opened,
-    Replied,
     Stopped,
     Switched,
     TurnEnded,
@@ -37,14 +35,14 @@ from treadle.worker.agent.core.spec import Versions
 from treadle.worker.agent.core.state import State, apply, fold
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.events import Emitter
+from treadle.worker.agent.letters import Letters, newest
 from treadle.worker.agent.ports import Clock, Inbox, Journal, Letter, LetterKind
-from treadle.worker.agent.tools.canonical import args_hash, well_formed, well_formed_json
+from treadle.worker.agent.tools.canonical import well_formed
 
 if TYPE_CHECKING:
     from treadle.worker.agent.equipment import Equipment
 
 Where = Literal["turn", "stopped", "waiting"]
-_KINDS: tuple[LetterKind, ...] = ("steer", "follow_up", "reply")
 
 
 class Reached(NamedTuple):
@@ -76,7 +74,6 @@ class Driver:
     ) -> None:
         self._equipment = equipment
         self._journal = journal
-        self._inbox = inbox
         self._emitter = emitter
         self._clock = clock
         self._limit = limit
@@ -87,9 +84,7 @@ class Driver:
             id for id in state.started if id not in state.results
         )
         """Calls that were running when an earlier driver of this run ended."""
-        self._letters: list[Letter] = []
-        """Taken from the inbox, and not yet heard."""
-        self._read_to = min((state.seen.get(kind, 0) for kind in _KINDS), default=0)
+        self._letters = Letters(inbox, state.seen)
         self._heard_hooks_at = -1
         self.state = state
 
@@ -177,7 +172,7 @@ class Driver:
                     await tool_turn.run_calls(self._equipment, self, action.calls, interrupted)
                     self._interrupted = frozenset[str]()
                 case deciding.Ask():
-                    if not await self._ask(action.calls):
+                    if not await asking.ask(self._equipment, self, action.calls):
                         return Reached("waiting", self.state)
                 case deciding.Check():
                     await self._check(action)
@@ -241,7 +236,7 @@ class Driver:
         """Take what was said since; return whether the model has to hear something new."""
         if self.state.watch.streaks.is_paused:
             return False  # The answer goes on first: nothing may stand between.
-        steering = await self._take("steer")
+        steering = await self.take("steer")
         texts = [letter.text for letter in steering]
         hooks = self._equipment.hooks
         if hooks.get_steering_messages is not None and self._heard_hooks_at != self.state.turn:
@@ -249,15 +244,15 @@ class Driver:
             texts += await hooking.call(hooks.get_steering_messages)
         if not texts:
             return False
-        await self._said("steering", texts, _last(steering))
+        await self._said("steering", texts, newest(steering))
         return True
 
     async def _reopened(self, stop: Stopped, *, by_hook: bool) -> bool:
         """Go on instead of ending, if there is something to be heard first."""
         if stop.reason not in ("completed", "needs_human"):
             return False
-        steering = await self._take("steer")
-        follow_ups = await self._take("follow_up")
+        steering = await self.take("steer")
+        follow_ups = await self.take("follow_up")
         hooks = self._equipment.hooks
         texts = [letter.text for letter in follow_ups]
         if (
@@ -273,32 +268,26 @@ class Driver:
         # In one piece: a turn that has ended with nothing to be heard next could not go on.
         entries: list[Entry] = [TurnEnded(at_ms=self._clock())] if self.state.is_turn_open else []
         if steering:
-            entries.append(self._heard("steering", [s.text for s in steering], _last(steering)))
+            entries.append(self._heard("steering", [s.text for s in steering], newest(steering)))
         if texts:
-            entries.append(self._heard("follow_up", texts, _last(follow_ups)))
+            entries.append(self._heard("follow_up", texts, newest(follow_ups)))
         await self.append(*entries)
         await self.flush()
         self._emitter.emit("agent_run.reopened", messages=len(steering) + len(texts))
         return True
 
-    async def _take(self, kind: LetterKind) -> list[Letter]:
+    async def take(self, kind: LetterKind) -> list[Letter]:
         """Take all of a kind that has arrived and was not heard yet."""
-        await self.look()
-        taken = [letter for letter in self._letters if letter.kind == kind]
-        self._letters = [letter for letter in self._letters if letter.kind != kind]
-        return taken
+        return await self._letters.take(kind, self.state.seen)
 
     async def look(self) -> None:
         """See what has arrived, and leave it for those who take it."""
-        for letter in await self._inbox.take(self._read_to):
-            self._read_to = max(self._read_to, letter.sequence)
-            if letter.sequence > self.state.seen.get(letter.kind, 0):
-                self._letters.append(letter)
+        await self._letters.look(self.state.seen)
 
     @property
     def is_steered(self) -> bool:
         """True while words lie there that the model has to hear first."""
-        return any(letter.kind == "steer" for letter in self._letters)
+        return self._letters.has_steering
 
     async def _said(
         self, source: Literal["steering", "follow_up"], texts: Sequence[str], seen: int
@@ -311,37 +300,6 @@ class Driver:
     ) -> Heard:
         content = [{"type": "text", "text": _framed(source, text)} for text in texts]
         return Heard(at_ms=self._clock(), source=source, content=content, seen=seen)
-
-    async def _ask(self, calls: tuple[ToolCall, ...]) -> bool:
-        """Take the answers that are there; return whether there was one."""
-        if self.state.asked is None:
-            due_ms = self._equipment.approval_due_ms(self._clock())
-            ids = tuple(call.id for call in calls)
-            await self.append(Asked(at_ms=self._clock(), call_ids=ids, due_ms=due_ms))
-            self._emitter.emit("agent_run.waiting", calls=[_question(call) for call in calls])
-        asked = {call.id: call for call in calls}
-        answered = False
-        for letter in await self._take("reply"):
-            if letter.reply is not None and letter.reply.call_id in asked:
-                call = asked[letter.reply.call_id]
-                if (entry := _accepted(call, letter, self._clock())) is not None:
-                    await self.append(entry)
-                    answered = True
-        due_ms = self.state.asked.due_ms if self.state.asked is not None else 0
-        if not answered and due_ms and self._clock() >= due_ms:
-            for call in calls:
-                is_approvable = call.decision == "needs_approval"
-                verdict = self._equipment.approval_default if is_approvable else "expired"
-                await self.append(
-                    Replied(
-                        at_ms=self._clock(),
-                        call_id=call.id,
-                        verdict=verdict,
-                        args_hash=call.args_hash,
-                    )
-                )
-            return True
-        return answered
 
     # ---------------------------------------------------------------- results
 
@@ -404,44 +362,8 @@ class Driver:
                 self._emitter.emit("agent_run.stopped", reason=stop.reason, detail=stop.detail)
 
 
-def _question(call: ToolCall) -> dict[str, Any]:
-    """Return what a person has to see to decide: an approval is bound to ``args_hash``."""
-    return {
-        "id": call.id,
-        "name": call.name,
-        "input": call.input,
-        "args_hash": call.args_hash,
-        "decision": call.decision,
-        "reason": call.reason,
-    }
-
-
-def _last(letters: Sequence[Letter]) -> int:
-    return max((letter.sequence for letter in letters), default=0)
-
-
 def _framed(source: str, text: str) -> str:
     text = well_formed(text)
     if source == "follow_up":
         return text
     return f"A person says, as guidance for the work under way and not as a new task:\n{text}"
-
-
-def _accepted(call: ToolCall, letter: Letter, at_ms: int) -> Replied | None:
-    """Return the reply as an entry, unless it is about other arguments than the call's."""
-    reply = letter.reply
-    assert reply is not None
-    if reply.verdict == "approve" and reply.args_hash != call.args_hash:
-        return None
-    edited = None if reply.input is None else well_formed_json(reply.input)
-    return Replied(
-        at_ms=at_ms,
-        call_id=call.id,
-        verdict=reply.verdict,
-        args_hash=reply.args_hash,
-        input=edited,
-        input_hash=args_hash(edited) if edited is not None else "",
-        text=well_formed(reply.text),
-        by=reply.by,
-        seen=letter.sequence,
-    )
