@@ -39,7 +39,9 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "engine" / "treadle" / "engine" / "core"
 EXPLAINED = ROOT / "docs" / "mutation.md"
 KILLED_SHARE_MIN = 0.90
-MUTANT_S_MAX = 60
+MUTANT_CPU_S_MAX = 60
+"""A mutant that never ends is noticed. Processor time, so that a busy machine notices no more."""
+HANGS_S_MAX = 1_200
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -252,7 +254,8 @@ def start(mutant: Mutant | None) -> int:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    signal.alarm(MUTANT_S_MAX)
+    signal.setitimer(signal.ITIMER_PROF, MUTANT_CPU_S_MAX)
+    signal.alarm(HANGS_S_MAX)
     status = 1
     try:
         status = int(run_tests(mutant))
@@ -261,12 +264,21 @@ def start(mutant: Mutant | None) -> int:
         os._exit(status)
 
 
-def run(mutants: list[Mutant], jobs: int, until: float) -> tuple[list[Mutant], int]:
-    """Return the mutants that no test noticed, and how many were tried before the time was up."""
+class Passed(NamedTuple):
+    """What became of the mutants."""
+
+    survivors: list[Mutant]
+    tried: int
+    endless: int
+    """Of those that were noticed: the tests did not end with them."""
+
+
+def run(mutants: list[Mutant], jobs: int, until: float) -> Passed:
+    """Try the mutants, as many as there is time for."""
     running: dict[int, Mutant] = {}
     survivors: list[Mutant] = []
     waiting = list(reversed(mutants))
-    tried = 0
+    tried = endless = 0
     while running or (waiting and time.monotonic() < until):
         while waiting and len(running) < jobs and time.monotonic() < until:
             mutant = waiting.pop()
@@ -274,10 +286,11 @@ def run(mutants: list[Mutant], jobs: int, until: float) -> tuple[list[Mutant], i
         pid, status = os.wait()
         mutant = running.pop(pid)
         tried += 1
+        endless += os.WIFSIGNALED(status)
         if status == 0:
             survivors.append(mutant)
             print(f"survived  {mutant.module}.py:{mutant.line}  {mutant.change}", flush=True)
-    return survivors, tried
+    return Passed(survivors, tried, endless)
 
 
 def main() -> int:
@@ -299,13 +312,14 @@ def main() -> int:
     mutants = [mutant for path in paths for mutant in mutants_of(path)]
     mutants = [mutant for mutant in mutants if options.only in mutant.name]
     began = time.monotonic()
-    survivors, tried = run(mutants, options.jobs, began + options.minutes * 60)
+    survivors, tried, endless = run(mutants, options.jobs, began + options.minutes * 60)
     share = 1 - len(survivors) / max(1, tried)
     explained = EXPLAINED.read_text(encoding="utf-8") if EXPLAINED.exists() else ""
     new = [mutant for mutant in survivors if mutant.name not in explained]
     print(
         f"{tried} of {len(mutants)} mutants tried in {time.monotonic() - began:.0f} s, "
-        f"{tried - len(survivors)} noticed ({share:.1%}), {len(survivors)} survived, "
+        f"{tried - len(survivors)} noticed ({share:.1%}; {endless} of them did not end), "
+        f"{len(survivors)} survived, "
         f"{len(new)} of them unexplained"
     )
     return int(share < KILLED_SHARE_MIN or bool(new) or tried < len(mutants))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from treadle.cli import exits, output
-from treadle.cli.doctor_checks import Check, examine
+from treadle.cli.check import Check
+from treadle.cli.doctor_checks import examine
 from treadle.sdk.settings import Settings
 
 

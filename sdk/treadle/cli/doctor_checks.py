@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from treadle.cli import monitoring
+from treadle.cli.check import Check
 from treadle.engine.topology import stream_configs
 from treadle.sdk.bus.assets import differences
 from treadle.sdk.bus.connection import Connection, Unknown
@@ -34,15 +35,6 @@ CLOCK_SKEW_MS_MAX = 2_000
 FULL_SHARE = 0.8
 _PROBE = "_doctor"
 """A workflow name nobody would give; its versions are where the probe is written."""
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One line of the examination."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    text: str
-    remedy: str = ""
 
 
 async def examine(settings: Settings, monitor: str | None) -> list[Check]:

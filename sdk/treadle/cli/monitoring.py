@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from treadle.cli import dev_file
+from treadle.cli.check import Check
 
 if TYPE_CHECKING:
-    from treadle.cli.doctor_checks import Check
     from treadle.sdk.settings import Settings
 
 MONITORING_PORT = 8222
@@ -24,8 +24,6 @@ _NS = 1_000_000_000
 
 def check_sync(settings: Settings, monitor: str | None) -> Check:
     """Return the check of the server's sync interval."""
-    from treadle.cli.doctor_checks import Check
-
     address = monitor or _address(settings)
     try:
         jetstream = _read(address)
