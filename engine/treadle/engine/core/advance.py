@@ -114,7 +114,7 @@ def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int
         case StepWaiting():
             return _waiting(step, task, event, moment, newest)
         case StepCompleted():
-            return _completed(step, task, event, moment, newest)
+            return _completed(task, event, moment, newest)
         case StepFailed():
             return _failed(step, task, event, moment)
         case TaskLost():
@@ -156,11 +156,9 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     )
 
 
-def _completed(
-    step: Work, task: Task, event: StepCompleted, moment: Moment, newest: int
-) -> Register:
+def _completed(task: Task, event: StepCompleted, moment: Moment, newest: int) -> Register:
     """End the step; one that takes messages goes on if there is one it has not seen."""
-    if isinstance(step, AgentLoopStep) and event.takes_messages:
+    if event.takes_messages:
         following = _following(task, event, moment)
         if newest > following.seen and not bounds.reached(following, moment.ms):
             return following
