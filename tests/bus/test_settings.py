@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.sdk.errors import InvalidId, UserError
+from treadle.sdk.errors import InvalidId, ServerUnavailable, UserError
 from treadle.sdk.settings import DEFAULT_URL, DEV_FILE, Settings
 
 
@@ -68,11 +68,15 @@ def test_the_development_server_of_a_parent_directory_is_found(
     assert Settings.from_env().url == "nats://a:1"
 
 
-def test_a_development_server_that_has_ended_is_ignored(tmp_path: Path) -> None:
+def test_no_other_server_is_guessed_where_the_development_server_was_killed(
+    tmp_path: Path,
+) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     dev_file(tmp_path, json.dumps({"url": "nats://127.0.0.1:7", "pid": ended.pid}))
-    assert Settings.from_env().url == DEFAULT_URL
+    with pytest.raises(ServerUnavailable, match=r"was killed.*treadle dev.*--url"):
+        Settings.from_env()
+    assert Settings.from_env(url="nats://a:1").url == "nats://a:1"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "nats://x"}', '{"url": 1, "pid": "x"}'])

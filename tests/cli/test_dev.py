@@ -145,14 +145,23 @@ def test_dev_serves_reloads_survives_a_syntax_error_and_ends_all_it_started(
     # A file elsewhere, as an agent's handler may write it, changes nothing.
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "edited.py").write_text("x = 1")
+    # Nor does data beside it.
+    (tmp_path / "state.json").write_text("{}")
     app.write_text(APP + "def broken(:\n")
     dev.says("app.py changed")
     dev.says("invalid syntax")
     dev.says("waiting for the next change")
-    assert not any("edited.py" in line for line in dev.lines)
-    app.write_text(APP.replace("GREETING", "changed"))
+    (tmp_path / "greeting.json").write_text('"read"')
+    reads = 'open("greeting.json").read().strip(chr(34))'
+    app.write_text(f"GREETING = {reads}\n" + APP.replace('"GREETING"', "GREETING"))
     dev.says("worker.ready", times=2)
+    result(tmp_path, "read")
+    # What the app read while it was loaded belongs to it.
+    (tmp_path / "greeting.json").write_text('"changed"')
+    dev.says("greeting.json changed")
+    dev.says("worker.ready", times=3)
     result(tmp_path, "changed")
+    assert not any("edited.py" in line or "state.json" in line for line in dev.lines)
 
     second = start("dev", "app.py")
     assert second.process.wait(30) == exits.USAGE

@@ -56,6 +56,18 @@ def test_a_pause_shows_when_it_ends() -> None:
         assert (view.doing, view.due_ms) == (doing, 9_000)
 
 
+def test_a_loop_that_was_cancelled_shows_how_far_it_had_come() -> None:
+    cancelled = StepEntry("cancelled", 0, 1_000, ended_ms=8_000)
+    document = msgspec.structs.replace(
+        ACTIVE, status="cancelled", steps={"first": done(), "loop": cancelled}
+    )
+    spent = Spent(tool_calls=3)
+    ended = Ended(parent="e9", outcome="cancelled", iterations=1_260, spent=spent)
+    view = of_document(document, chain().build(), {"loop": Held(ended, time_ms=8_000)}, [])
+    assert (view.step("loop").iterations, view.step("loop").spent) == (1_260, spent)
+    assert view.step("loop").max_iterations == 5
+
+
 def test_an_ended_register_is_believed_before_its_document() -> None:
     held = {
         "loop": Held(

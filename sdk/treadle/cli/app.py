@@ -123,7 +123,8 @@ def _run_import(name: str, path: Path | None) -> ModuleType:
         ) from exc
     except Exception as exc:
         raise UserError(
-            f"{name} cannot be imported: {type(exc).__name__}: {exc}\n{_own_lines(exc)}Correct it."
+            f"{name} cannot be imported: {type(exc).__name__}: {exc}\n{_own_lines(exc)}"
+            "Correct it, or set what it asks of the environment and start the command again."
         ) from exc
 
 

@@ -185,7 +185,7 @@ class _Dev:
             return
         self._tell("dev", f"ready; workflows: {', '.join(names) or 'none'}")
         if names:
-            self._tell("dev", f"start a run: treadle run start {names[0]} --watch")
+            self._tell("dev", f"start a run: treadle run start {names[0]} --input JSON --watch")
 
     async def _reload(self) -> None:
         async for names in changes(self._watched, self._sources):

@@ -1,7 +1,8 @@
 """What a child of ``treadle dev`` does for it: it ends with it, and tells what it was made of.
 
 TREADLE_DEV_PID      the parent; on Linux the kernel kills this process when it ends
-TREADLE_DEV_SOURCES  a file for the directories of the modules that the app imported
+TREADLE_DEV_SOURCES  a file for the directories of the modules that the app imported, and for the
+                     files it read meanwhile
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PID = "TREADLE_DEV_PID"
@@ -27,18 +30,39 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell_sources() -> None:
-    """Write the directories of the imported modules, so that changes elsewhere are ignored."""
+@contextmanager
+def telling_sources() -> Iterator[None]:
+    """Write what the app was made of while it was loaded, so that other changes are ignored."""
     path = os.environ.pop(SOURCES, "")
     if not path:
+        yield
         return
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    directories = {str(Path(file).resolve().parent) for file in files if file}
-    Path(path).write_text("\n".join(sorted(directories)))
+    read: set[str] = set()
+    is_loading = True
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if is_loading and event == "open":
+            name, mode, flags = arguments
+            if isinstance(name, str) and mode in (None, "r", "rb") and not _writes(flags):
+                read.add(name)
+
+    sys.addaudithook(hear)  # It cannot be taken away again; this process is one of development.
+    try:
+        yield
+    finally:
+        is_loading = False
+    modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    directories = {str(Path(file).resolve().parent) for file in modules if file}
+    files = {str(Path(name).resolve()) for name in read if not name.endswith(".pyc")}
+    Path(path).write_text("\n".join(sorted(directories | files)))
+
+
+def _writes(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
 
 
 def read_sources(path: Path) -> frozenset[str]:
-    """Return the directories a child told; none if it could not load its app."""
+    """Return the directories and files a child told; none if it could not load its app."""
     try:
         return frozenset(path.read_text().splitlines())
     except OSError:

@@ -20,8 +20,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="NATS server; by default TREADLE_NATS_URL, or the dev server of this directory or of "
-        "one above it.",
+        help="NATS server; by default TREADLE_NATS_URL, the dev server of this directory or of "
+        "one above it, or nats://127.0.0.1:4222.",
     ),
 ]
 Namespace = Annotated[

@@ -1,8 +1,9 @@
 """Which changes of files ask for a new worker.
 
-Those of Python, YAML and JSON files in a directory from which the app has imported a module. A
-handler that writes files (an agent that edits a repository, say) must not restart its own worker,
-so other directories do not count. While the app cannot be loaded, every such file counts.
+Those of Python files in a directory from which the app has imported a module, and of the files it
+read while it was loaded. A handler that writes files (an agent that edits a repository, say) must
+not restart its own worker, so nothing else counts. While the app cannot be loaded, every Python,
+YAML and JSON file does.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ class _Filter(DefaultFilter):
         self._sources = sources
 
     def __call__(self, change: Change, path: str) -> bool:
-        if not path.endswith(SUFFIXES) or not super().__call__(change, path):
+        if not super().__call__(change, path):
             return False
-        imported = lineage.read_sources(self._sources)
-        return not imported or str(Path(path).parent) in imported
+        sources = lineage.read_sources(self._sources)
+        if not sources:
+            return path.endswith(SUFFIXES)
+        return path in sources or (path.endswith(".py") and str(Path(path).parent) in sources)
 
 
 async def changes(directory: Path, sources: Path) -> AsyncIterator[list[str]]:

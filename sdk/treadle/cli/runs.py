@@ -143,8 +143,8 @@ async def watch(client: Client, run_id: str, timeout_s: float | None, *, as_json
                     code = exits.code_of_status(event.status)
     except TimeoutError as exc:
         raise TimeoutError(
-            f"run {run_id!r} has not ended within {timeout_s:g} s. It goes on. See where it "
-            f"stands: `treadle run show {run_id}`."
+            f"run {run_id!r} has not ended within {timeout_s:g} s, and nobody has stopped it. See "
+            f"what it waits for: `treadle run show {run_id}`."
         ) from exc
     return code
 

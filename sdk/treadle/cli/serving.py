@@ -56,8 +56,8 @@ def serve_worker(target: str, url: str | None, namespace: str | None, *, as_json
     lineage.end_with_parent()
     logs.configure(as_json=as_json)
     settings = Settings.from_env(url=url, namespace=namespace)
-    loaded = app.load(target)
-    lineage.tell_sources()
+    with lineage.telling_sources():
+        loaded = app.load(target)
     worker = app.worker_of(loaded)
     if not as_json:
         _remark_unserved(loaded, worker)

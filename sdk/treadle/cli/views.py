@@ -97,10 +97,12 @@ def _facts(view: RunView) -> list[str]:
         facts.extend(f"{where}{view.failure}".split("\n"))
         if view.failure.traceback:
             facts.extend(f"  {line}" for line in view.failure.traceback.rstrip().split("\n"))
+    still = "was never consumed" if view.is_terminal else "waits to be consumed"
     facts.extend(
-        f"signal {name!r} waits to be consumed ({count})"
-        for name, count in view.signals_waiting.items()
+        f"signal {name!r} {still} ({count})" for name, count in view.signals_waiting.items()
     )
+    if view.status == "completed":
+        facts.append(f"its result: treadle run result {view.id}")
     facts.extend(f"{key}={value}" for key, value in view.metadata.items())
     return facts
 
@@ -110,7 +112,7 @@ def _step_row(step: StepView) -> tuple[str, ...]:
     if step.kind == "agent_loop" and step.status != "waiting":
         bound = f"/{step.max_iterations}" if step.max_iterations else ""
         live = step.status in ("active", "parked")
-        iteration = f"{step.iteration}{bound}" if live and step.doing else str(step.iterations)
+        iteration = f"{step.iteration if live and step.doing else step.iterations}{bound}"
     if step.attempt:
         attempt = str(step.attempt)
     end_ms = step.ended_ms or (_now_ms() if step.status == "active" else 0)

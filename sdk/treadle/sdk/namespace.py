@@ -10,7 +10,7 @@ import msgspec
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnsuitable
 from treadle.sdk.settings import Settings
-from treadle.sdk.subjects import Subjects
+from treadle.sdk.subjects import DEFAULT_NAMESPACE, Subjects
 
 PARTITIONS_MAX = 256
 """More would only multiply consumers: an engine process saturates a core long before."""
@@ -39,8 +39,14 @@ async def open_namespace(js: JetStream, settings: Settings) -> Subjects:
     """Return the subjects of the namespace; raise ``ServerUnsuitable`` if it is not set up."""
     subjects = await find_namespace(js, settings)
     if subjects is None:
+        is_default = settings.namespace == DEFAULT_NAMESPACE
+        remedy = (
+            "`treadle engine`, or everything at once: `treadle dev app.py`"
+            if is_default
+            else f"`treadle engine --namespace {settings.namespace}`"
+        )
         raise ServerUnsuitable(
             f"namespace {settings.namespace!r} is not set up on this server: no engine has run "
-            "here yet. Start one: `treadle engine`, or everything at once: `treadle dev app.py`."
+            f"here yet. Start one: {remedy}."
         )
     return subjects

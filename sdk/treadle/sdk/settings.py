@@ -8,7 +8,9 @@
     TREADLE_MESSAGE_IDS     ``on`` or ``off``: whether writes carry Nats-Msg-Id, ``on`` by default
 
 Without an URL the development server of this directory, or of a parent, is used if it runs
-(``.treadle/dev.json``, written by ``treadle dev``), else the NATS default on this machine.
+(``.treadle/dev.json``, written by ``treadle dev``), else the NATS default on this machine. One
+that was killed leaves its file behind: then nothing is guessed, for the default may be the server
+of another project.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from treadle.sdk.errors import UserError
+from treadle.sdk.errors import ServerUnavailable, UserError
 from treadle.sdk.ids import check_id
 from treadle.sdk.subjects import DEFAULT_NAMESPACE
 
@@ -67,7 +69,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Settings:
-        """Read the environment; an override that is not None wins over its variable."""
+        """Read the environment; an override that is not None wins over its variable.
+
+        Raises ``ServerUnavailable`` if this directory's development server was killed.
+        """
         env = os.environ.get
         settings = cls(
             url=overrides.get("url") or env("TREADLE_NATS_URL") or _dev_server_url() or DEFAULT_URL,
@@ -101,6 +106,11 @@ def _dev_server_url() -> str:
             continue
         if _lives(pid):
             return url
+        raise ServerUnavailable(
+            f"the development server of {directory} (pid {pid}) was killed, and no other server is "
+            "guessed for its directory. Start it again with `treadle dev`, or name a server with "
+            "--url or TREADLE_NATS_URL."
+        )
     return ""
 
 

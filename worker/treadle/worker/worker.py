@@ -94,6 +94,8 @@ class Worker:
         self._drain_timeout_s = drain_timeout_s
         self._ack_wait_s = ack_wait_s
         self._registry = Registry()
+        self._preparations: list[Callable[[], None]] = []
+        """What takes its time and is done before tasks are asked for."""
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runner: Runner | None = None
@@ -147,6 +149,7 @@ class Worker:
 
         handler = AgentHandler(agent, deps=deps, goal=goal, on_event=on_event)
         self._registry.add(type, handler, concurrency=concurrency)
+        self._preparations.append(handler.prepare)
 
     # ---------------------------------------------------------------- life
 
@@ -164,6 +167,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         settings = settings or Settings.from_env()
+        for prepare in self._preparations:
+            await asyncio.to_thread(prepare)
         presence = self._presence()
         connection = await Connection.open(settings, name=f"treadle worker {presence.name}")
         try:

@@ -227,20 +227,20 @@ class Client:
     async def _registers(
         self, document: RunDocument, definition: WorkflowDefinition
     ) -> dict[str, Any]:
-        live = [
+        wanted = [
             step
             for step in definition.steps
             if not isinstance(step, SignalStep)
             and (entry := document.steps.get(step.id)) is not None
-            and entry.status in ("active", "parked")
+            and entry.status in ("active", "parked", "cancelled")
         ]
         found = await asyncio.gather(
             *(
                 self._store.register(document.run, step.id, step.type, document.domain)
-                for step in live
+                for step in wanted
             )
         )
-        return {step.id: held for step, held in zip(live, found, strict=True) if held is not None}
+        return {step.id: held for step, held in zip(wanted, found, strict=True) if held is not None}
 
     async def _ended(self, run: str, deadline: Deadline) -> RunDocument:
         await requests.require(self._store, run)
@@ -261,7 +261,7 @@ class Client:
         next_step = commands[0] if commands else f"treadle run show {run}"
         return (
             f"run {run!r} has not ended in the time given: it is {view.status}"
-            f"{' (' + notes + ')' if notes else ''}. It goes on. Next: `{next_step}`."
+            f"{' (' + notes + ')' if notes else ''}. Nobody has stopped it. Next: `{next_step}`."
         )
 
 

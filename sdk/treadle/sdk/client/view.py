@@ -51,6 +51,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     losses: int = 0
     """Attempts of this iteration whose worker vanished."""
     max_iterations: int = 0
+    """Of an agent loop; a live one's may have been raised."""
     iterations: int = 0
     """Committed iterations."""
     since_ms: int = 0
@@ -175,7 +176,10 @@ def _step_view(
     match step:
         case TaskStep() | AgentLoopStep():
             kind = str(step.__struct_config__.tag)
-            view = StepView(id=name, kind=kind, type=step.type, after=step.after)
+            bound = step.max_iterations if isinstance(step, AgentLoopStep) else 0
+            view = StepView(
+                id=name, kind=kind, type=step.type, after=step.after, max_iterations=bound
+            )
         case SignalStep():
             view = StepView(id=name, kind="signal", signal=step.signal, after=step.after)
         case None:
@@ -195,6 +199,10 @@ def _step_view(
     )
     if entry.status in ("active", "parked"):
         return _live(view, held)
+    if entry.status == "cancelled" and held is not None and isinstance(held.register, Ended):
+        # The end of the run ended it: only its register knows how far it had come.
+        ended = held.register
+        return msgspec.structs.replace(view, iterations=ended.iterations, spent=ended.spent)
     return view
 
 

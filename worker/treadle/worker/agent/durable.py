@@ -10,6 +10,7 @@ one sequence of the step; any other worker folds the records.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,14 @@ class AgentHandler:
         self._on_event = on_event
         self._warm = StepCache[tuple[State, int]](STATES_MAX)
         """State and number of the next record."""
+
+    def prepare(self) -> None:
+        """Import the model's SDK before a task comes: that takes seconds of a busy core.
+
+        What is wrong with the agent is said by the iteration that needs it.
+        """
+        with contextlib.suppress(Exception):
+            self._agent.equipment()
 
     async def __call__(self, ctx: LoopContext[Any]) -> Any:
         """Drive one turn of the run and give the verdict it comes to."""

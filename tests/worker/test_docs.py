@@ -1,0 +1,50 @@
+"""The page about handlers runs as one program, and its tables name all there is.
+
+Method: its blocks fenced as ``python run`` are executed in order, without a server.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.sdk import Retry
+from treadle.worker import LoopContext, TaskContext
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
+FENCE = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOR_THE_AGENT_RUNTIME = {"append_record", "read_records", "newest_record"}
+
+
+async def program() -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    page = PAGE.read_text(encoding="utf-8")
+    for found in FENCE.finditer(page):
+        source = "\n" * page.count("\n", 0, found.start(1)) + found[1]
+        code = compile(source, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        returned = eval(code, names)
+        if inspect.isawaitable(returned):
+            await returned
+
+
+def test_the_page_runs() -> None:
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize("context", [TaskContext, LoopContext])
+def test_the_page_names_all_that_a_context_has(context: type) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    public = {name for name in dir(context) if not name.startswith("_")}
+    missing = {name for name in public if not re.search(rf"\b{name}\b", page)}
+    assert missing <= FOR_THE_AGENT_RUNTIME
+
+
+def test_the_page_names_all_options_of_a_retry() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in Retry.__struct_fields__)
