@@ -226,6 +226,20 @@ def test_a_register_that_waits_for_time_always_has_its_timer(
         break
 
 
+def test_a_loop_with_max_duration_has_a_deadline_until_it_is_parked() -> None:
+    walk = StepWalk(msgspec.structs.replace(LOOP, max_duration_s=10, on_limit="park"))
+    due_ms = own.EPOCH_MS + 10_000
+    fired = TimerFired(kind="step_deadline", step="a", type="think", due_ms=due_ms)
+    expected = SetTimer("d-a", due_ms, fired)
+    assert effects.of_register("a", "think", walk.now) == (expected,)
+    walk.continue_(delay_ms=60_000)
+    assert isinstance(walk.now, Sleeping)
+    assert effects.of_register("a", "think", walk.now)[0] == expected
+    walk.deadline(after_ms=10_000)
+    assert isinstance(walk.now, Parked)
+    assert effects.of_register("a", "think", walk.now) == ()
+
+
 def test_a_timer_for_later_replaces_the_one_of_its_step_and_kind() -> None:
     task_ = StepWalk(LOOP).now
     one, other = (
