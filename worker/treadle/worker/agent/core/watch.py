@@ -37,10 +37,12 @@ class Watch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     streaks: Streaks = Streaks()
     malformed: int = 0
     """Answers in a row that could not be used at all."""
+    told: dict[str, int] = {}
+    """Shares of each bound that the model was told of (``telling``)."""
 
     def renewed(self) -> Watch:
-        """Return the watch after a person has spoken."""
-        return Watch(streaks=self.streaks.renewed())
+        """Return the watch after a person has spoken; budgets begin anew for nobody."""
+        return Watch(streaks=self.streaks.renewed(), told=self.told)
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
     advice: list[streaks.Advice] = [tools, said]
     if state.checked is not None or problem:
         advice.append(streaks.after_check(said.streaks, problem))
-    after = Watch(recent=recent, ladder=circles.ladder, streaks=advice[-1].streaks)
+    after = Watch(recent=recent, ladder=circles.ladder, streaks=advice[-1].streaks, told=watch.told)
     told = tuple(note for each in advice for note in each.notes)
     stops: list[tuple[StopReason | None, str]] = [(each.stop, each.detail) for each in advice]
     stops.append((circles.stop, circles.detail))
