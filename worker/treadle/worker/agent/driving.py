@@ -32,7 +32,6 @@ from treadle.worker.agent.core.entries import (
     Switched,
     TurnEnded,
 )
-from treadle.worker.agent.core.spec import Versions
 from treadle.worker.agent.core.state import State, apply, fold
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.core.telling import overrun_text
@@ -101,11 +100,15 @@ class Driver:
         """Go on with a run that has stopped, or was interrupted between turns."""
         await self._said("follow_up", [text], 0)
 
-    async def drifted(self, drift: tuple[str, ...], versions: Versions) -> None:
-        """Stop for a person, because the agent is another than the one that began the run."""
-        stopped = self.state.stopped
-        if stopped is not None and stopped.drifted == versions:
-            return
+    async def drifted(self) -> bool:
+        """Stop for a person if the agent is another than the one that began the run.
+
+        Return whether it stopped; a person who was told of this very change decides by going on.
+        """
+        versions, stopped = self._equipment.spec.versions, self.state.stopped
+        drift = versions.drift(self.state.versions)
+        if not drift or (stopped is not None and stopped.drifted == versions):
+            return False
         detail = (
             f"the agent's {' and '.join(drift)} changed since this run began, and what it was told "
             "may not hold any more. Send a message to go on with the agent as it is now, or "
@@ -121,6 +124,7 @@ class Driver:
             )
         )
         self._emitter.emit("agent_run.resume_unsafe", drift=list(drift))
+        return True
 
     async def stop(
         self, reason: StopReason, detail: str, fault: ModelFault | None = None

@@ -117,8 +117,8 @@ class AgentHandler:
         self._warm.drop(ctx.run, ctx.step)
         if not desk.state.entries:
             await driver.open(agent.opened(self._goal(ctx.input), now_ms()))
-        elif drift := equipment.spec.versions.drift(desk.state.versions):
-            await driver.drifted(drift, equipment.spec.versions)
+        else:
+            await driver.drifted()
         try:
             reached = await self._turn(ctx, driver)
         except ModelBusy as exc:

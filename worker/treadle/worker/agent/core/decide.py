@@ -33,7 +33,7 @@ from treadle.worker.agent.core.spec import FINAL_OUTPUT, AgentSpec
 from treadle.worker.agent.core.state import State, text_of, tool_uses
 from treadle.worker.agent.core.stops import OF_STEP, StopReason
 from treadle.worker.agent.core.streaks import OPEN
-from treadle.worker.agent.core.watch import assess
+from treadle.worker.agent.core.watch import OWN_TOOLS, assess
 
 _ASKED_TO_STOP = {
     "max_steps": "the bound on turns",
@@ -395,17 +395,22 @@ def _stop(
 
 def limit_calls(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """Return the judged calls, those beyond the budget of tool calls marked."""
+    if state.answer is not None and state.answer.purpose == "final":
+        return tuple(
+            msgspec.structs.replace(call, decision="over_budget", reason=_LAST)
+            if call.decision in ("execute", *FOR_PEOPLE) and call.name != FINAL_OUTPUT
+            else call
+            for call in calls
+        )
     left = calls_left(spec.budget, state.used)
     used_up = (
         f"This call did not run: the budget of {spec.budget.max_tool_calls} tool calls is used "
         "up. Give the best result you have."
     )
-    if state.answer is not None and state.answer.purpose == "final":
-        left, used_up = 0, _LAST
     limited: list[ToolCall] = []
     for call in calls:
-        # The result itself is no call that could be one too many.
-        counts = call.decision in ("execute", "needs_approval") and call.name != FINAL_OUTPUT
+        # What acts on nothing but the run itself is no call that could be one too many.
+        counts = call.decision in ("execute", "needs_approval") and call.name not in OWN_TOOLS
         if counts and left is not None:
             if left <= 0:
                 call = msgspec.structs.replace(call, decision="over_budget", reason=used_up)

@@ -36,7 +36,7 @@ from treadle.worker.agent.core.entries import (
 )
 from treadle.worker.agent.core.notes import RunJournal
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, Versions
-from treadle.worker.agent.core.watch import Watch
+from treadle.worker.agent.core.watch import OWN_TOOLS, Watch
 
 _decode_watch = msgspec.json.Decoder(Watch).decode
 
@@ -251,7 +251,7 @@ def _settled(state: State, entry: Settled) -> State:
     executed = {**state.executed, result.name: state.executed.get(result.name, 0) + ran}
     used = state.used + Counters(
         steps=entry.spent_steps,
-        tool_calls=ran + entry.spent_tool_calls,
+        tool_calls=(0 if result.name in OWN_TOOLS else ran) + entry.spent_tool_calls,
         usage=entry.spent,
         cost_micro_usd=entry.spent_cost_micro_usd,
     )
