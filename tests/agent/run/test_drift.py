@@ -63,6 +63,8 @@ def test_a_state_of_the_same_agent_goes_on_at_once() -> None:
                 stage.agent(instructions="Be polite."), "And?", state=first.state
             )
             assert second.output == "two"
+            (resumed,) = stage.named("agent_run.resumed")
+            assert resumed.fields["entries"] == first.state.entries
 
     asyncio.run(go())
 

@@ -230,10 +230,9 @@ def test_still_too_long_after_both_recoveries_a_person_is_asked() -> None:
     )
     assert played.reason == "needs_human"
     assert "Go on as before, change direction, or stop here?" in played.result.detail
+    fired = [event.fields["stage"] for event in played.stage.named("agent.recovery.fired")]
+    assert fired == ["prune", "ask"]
     assert len(played.stage.named("agent.compaction.run")) == 1
-    assert [each.fields["stage"] for each in played.stage.named("agent.recovery.fired")] == [
-        "prune"
-    ]
 
 
 def test_a_person_who_says_go_on_gives_a_new_recovery() -> None:

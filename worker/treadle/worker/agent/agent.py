@@ -247,6 +247,8 @@ class Agent(Generic[Out]):
         driver = Driver(
             equipment, state or State(), journal or MemoryJournal(), inbox, emitter, clock
         )
+        if state is not None:
+            driver.resumed()
         if state is None:
             await driver.open(self.opened(goal, clock()))
         elif await driver.drifted():

@@ -17,6 +17,7 @@ import msgspec
 
 from treadle.worker.agent import asking, compacting, model_turn, tool_turn
 from treadle.worker.agent import hooks as hooking
+from treadle.worker.agent.core import compaction
 from treadle.worker.agent.core import decide as deciding
 from treadle.worker.agent.core.budget import time_left_ms
 from treadle.worker.agent.core.calls import ToolCall
@@ -95,6 +96,12 @@ class Driver:
         """Begin the run."""
         await self.append(opened)
         self._emitter.emit("agent_run.started")
+
+    def resumed(self) -> None:
+        """Tell that this driver goes on from stored entries."""
+        self._emitter.turn = self.state.turn
+        names = [self.state.started[id].name for id in sorted(self._interrupted)]
+        self._emitter.emit("agent_run.resumed", entries=self.state.entries, interrupted=names)
 
     async def follow_up(self, text: str) -> None:
         """Go on with a run that has stopped, or was interrupted between turns."""
@@ -231,6 +238,8 @@ class Driver:
         if ended is None:
             await self.append(*entries)
             if stop is not None:
+                if stop.detail == compaction.ASK_TEXT:
+                    self._emitter.emit("agent.recovery.fired", stage="ask")
                 await self.ended(stop)
             for entry in entries:
                 if isinstance(entry, Heard) and entry.limit:
