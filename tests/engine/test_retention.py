@@ -83,6 +83,28 @@ def test_round_after_round_of_runs_leaves_nothing_behind_and_a_live_run_whole(pl
     play(story)
 
 
+def test_checkpoints_journals_and_messages_go_with_their_run(play: Play) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.quiet(0.2)
+        before = await _sizes(stand)
+        await stand.client.start(loop(), "x", id="run")
+        token = (await stand.holds(Task, "run")).token
+        await stand.client.send("run", "loop", "go on")
+        head = await stand.saves(token, expected=token)
+        assert isinstance(head, int)
+        subject = stand.subjects.record("run", "loop", 0)
+        pair = stand.subjects.pair("run", "loop")
+        head = await stand.js.attempt(subject, b'{"a":1}', expected=head, filter=pair)
+        assert isinstance(head, int)
+        await stand.completes(token, head=head)
+        await stand.ended("run")
+        assert await _sweep(stand) == 1
+        assert await _sizes(stand) == before
+
+    play(story)
+
+
 def test_a_run_that_ended_a_moment_ago_is_kept(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
