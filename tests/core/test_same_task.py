@@ -23,8 +23,8 @@ LASTING = (
     "budget_warn_at",
     "budget_force_at",
 )
-"""What a step is given once. Its bounds, ``max_iterations`` and ``deadline_ms``, are raised by a
-resume, and by nothing else."""
+"""What a step is given once. Its bounds, ``max_iterations``, ``deadline_ms`` and ``limits``, are
+raised by a resume, and by nothing else."""
 
 
 def _lasting(task: Task) -> dict[str, object]:
@@ -53,3 +53,4 @@ def test_first_dispatch_retry_iteration_and_delay_carry_the_same(
         if not task.wrap_up and not isinstance(before, Parked):
             old = task_of(before)
             assert (task.max_iterations, task.deadline_ms) == (old.max_iterations, old.deadline_ms)
+            assert task.limits == old.limits
