@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.client.stage import Stage, chain, play
 from tests.conftest import Eventually
 
 from treadle.sdk import ServerUnsuitable, UnknownRun, UserError, chunks
+from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.chunks import Chunk, Text
 from treadle.sdk.client import StreamItem
 from treadle.sdk.server import NatsServer
@@ -218,21 +220,49 @@ def test_a_reader_ends_when_the_run_is_deleted(settings: Settings) -> None:
     play(settings, story)
 
 
+def _counted(connection: Any, name: str, counts: dict[str, int]) -> Any:
+    call = getattr(connection, name)
+
+    def counted(*given: Any, **more: Any) -> Any:
+        counts[name] += 1
+        return call(*given, **more)
+
+    return counted
+
+
+def test_the_last_words_are_waited_for_where_a_replica_is_behind(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await _begin(stage)
+        await _talks(stage, 0, 3)
+        await _end(stage, version)
+        js = stage.client._store.js  # pyright: ignore[reportPrivateUsage]
+        read, readings = js.read, 0
+
+        async def behind(*given: Any, **more: Any) -> AsyncIterator[Stored]:
+            nonlocal readings
+            readings += 1
+            found = [stored async for stored in read(*given, **more)]
+            for stored in found[:-1] if readings == 1 else found:
+                yield stored
+
+        monkeypatch.setattr(js, "read", behind)
+        assert texts(await _all(stage.client.stream("r1"))) == "0 1 2 "
+        assert readings > 1
+
+    play(settings, story)
+
+
 def test_readers_cost_little_while_nothing_changes_but_the_output(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(stage: Stage) -> None:
         version = await _begin(stage)
-        looks = 0
         connection = stage.client._store.js.connection  # pyright: ignore[reportPrivateUsage]
-        send = connection.send_request
-
-        def counted(subject: str, *rest: object, **more: object) -> object:
-            nonlocal looks
-            looks += 1
-            return send(subject, *rest, **more)  # type: ignore[arg-type]  # As it was called.
-
-        monkeypatch.setattr(connection, "send_request", counted)
+        counts = {"send_request": 0, "request_many": 0}
+        for name in counts:
+            monkeypatch.setattr(connection, name, _counted(connection, name, counts))
         seen: list[StreamItem] = []
 
         async def read() -> None:
@@ -246,10 +276,10 @@ def test_readers_cost_little_while_nothing_changes_but_the_output(
                 while len(seen) <= n:
                     await asyncio.sleep(0.002)
                 await asyncio.sleep(0.03)
-        asked = looks
+        asked = dict(counts)
         await _end(stage, version)
         await reading
-        # Single reads of the document or a head; chunks come by another kind of request.
-        assert asked <= 40, asked
+        # Single requests are looks at the run's document; readings are for chunks.
+        assert asked["send_request"] <= 20 and asked["request_many"] <= 80, asked
 
     play(settings, story)

@@ -110,6 +110,28 @@ def test_a_handler_that_says_nothing_stores_nothing(settings: Settings) -> None:
     play(settings, story)
 
 
+def test_small_texts_wait_for_each_other(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "JOIN_S", 30)
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(ctx: TaskContext[None]) -> str:
+        for word in ("a", "b", "c"):
+            ctx.write(word)
+            await ctx.checkpoint(word)  # A round trip: long enough to have stored it.
+        return "end"
+
+    async def story(stage: Stage) -> None:
+        async with stage.running(worker):
+            await stage.put(task())
+            await stage.event(StepCompleted)
+            assert [chunk.text for chunk in await said(stage) if isinstance(chunk, Text)] == ["abc"]
+
+    play(settings, story)
+
+
 def test_a_small_text_is_readable_while_the_handler_goes_on(settings: Settings) -> None:
     worker = Worker()
     goes_on = asyncio.Event()
