@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,10 +18,12 @@ from treadle.engine.documents import Documents
 from treadle.engine.inputs import Outputs
 from treadle.engine.registers import Registers
 from treadle.engine.retention import Retention
-from treadle.engine.topology import stream_configs
+from treadle.engine.topology import ensure_topology, stream_configs
 from treadle.sdk import UnknownRun
+from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.messages import Ended, Failure, StepCompleted, StepFailed, Task, TimerFired
+from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
 ROUND = 8
@@ -140,6 +143,52 @@ def test_a_timer_that_fired_after_the_end_goes_with_its_run(play: Play) -> None:
     play(story)
 
 
+def test_what_a_run_has_said_goes_with_it_and_a_missing_output_stream_keeps_no_run(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        s = stand.subjects
+        for name in ("run", "other"):
+            await _finish(stand, name)
+            await stand.js.store(s.output(name, "loop"), b'{"kind":"text","text":"Hello."}')
+        await stand.client.start(loop(), id="alive")
+        await stand.js.store(s.output("alive", "loop"), b'{"kind":"text","text":"Hello."}')
+        assert await _sweep(stand) == 2
+        assert (await stand.state(s.output_stream))["messages"] == 1
+        await _finish(stand, "later")
+        await stand.js.api(f"STREAM.DELETE.{s.output_stream}")
+        assert await _sweep(stand) == 1
+        assert await stand.document("later") is None
+
+    play(story)
+
+
+def test_the_output_stream_keeps_what_was_set_for_it(settings: Settings) -> None:
+    async def story() -> None:
+        async with await Connection.open(settings, name="test") as connection:
+            js = JetStream(connection)
+            subjects = await ensure_topology(js, settings)
+
+            async def config() -> dict[str, Any]:
+                info: dict[str, Any] = await js.api(f"STREAM.INFO.{subjects.output_stream}")
+                return dict(info["config"])
+
+            made = await config()
+            assert made["max_age"] == 7 * 24 * 3600 * 10**9
+            assert (made["discard"], made["max_bytes"]) == ("old", -1)
+            assert made["max_msgs"] > made["max_msgs_per_subject"] > 0
+            await ensure_topology(js, settings, output_max_age_s=3600)
+            assert await config() == {**made, "max_age": 3600 * 10**9}
+            # An operator's hand, and an engine that was not told anything about it.
+            await js.edit_stream(subjects.output_stream, {"max_bytes": 10_000_000})
+            await ensure_topology(js, settings)
+            changed = await config()
+            assert (changed["max_age"], changed["max_bytes"]) == (3600 * 10**9, 10_000_000)
+
+    asyncio.run(story())
+
+
 def test_the_id_of_a_run_that_has_gone_may_be_used_again(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
@@ -157,7 +206,7 @@ def test_the_id_of_a_run_that_has_gone_may_be_used_again(play: Play) -> None:
 def test_what_is_not_swept_has_an_age() -> None:
     """Dead letters and presence are of no run that could take them along."""
     subjects = Subjects("t", 1)
-    ages = {config["name"]: config["max_age"] for config in stream_configs(subjects, 1)}
+    ages = {config["name"]: config.get("max_age") for config in stream_configs(subjects, 1)}
     assert {name for name, age in ages.items() if age} == {
         subjects.dead_stream,
         subjects.workers_stream,

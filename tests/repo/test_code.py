@@ -25,7 +25,9 @@ PUBLIC = (
 )
 
 # What only subjects.py may spell: subjects, stream and bucket names.
-SUBJECT = re.compile(r"\$KV\.|\bKV_|_(EVENTS|TIMERS|DEAD)\b|\.(evt|tmr|fire|dead|beat|ctl)\.")
+SUBJECT = re.compile(
+    r"\$KV\.|\bKV_|_(EVENTS|TIMERS|STREAM|DEAD)\b|\.(evt|tmr|fire|out|dead|beat|ctl)\."
+)
 # The API of the server itself, its reply inboxes and its bucket of buckets: the bus only.
 SERVER_API = re.compile(r"\$JS\.|\$SYS\.|_INBOX")
 

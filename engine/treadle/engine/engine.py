@@ -48,6 +48,7 @@ class Engine:
     ``replicas`` is the number of servers that hold each stream, for streams it creates.
     ``retention_s`` is how long ended runs are kept, in seconds; 0 keeps them for ever.
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
+    ``output_max_age_s`` is how long what runs say is kept, in seconds; None leaves it as it is.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         replicas: int = 1,
         event_ack_wait_s: float = EVENT_ACK_WAIT_S,
         retention_s: float = RETENTION_S,
+        output_max_age_s: float | None = None,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
@@ -66,6 +68,7 @@ class Engine:
         self._replicas = replicas
         self._retention_s = retention_s
         self._event_ack_wait_s = event_ack_wait_s
+        self._output_max_age_s = output_max_age_s
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -95,6 +98,7 @@ class Engine:
             partitions=self._partitions,
             replicas=self._replicas,
             event_ack_wait_s=self._event_ack_wait_s,
+            output_max_age_s=self._output_max_age_s,
         )
 
     async def _serve(

@@ -1,7 +1,7 @@
 """Retention: what is left of a run goes, some time after the run has ended.
 
-Registers and checkpoints first, its events and timers next, the document last: a register that
-comes back after a crash of the server still meets a document, or none, and is ended again
+Registers and checkpoints first, its events, timers and output next, the document last: a register
+that comes back after a crash of the server still meets a document, or none, and is ended again
 either way.
 Every engine sweeps; deleting twice is deleting once.
 """
@@ -9,6 +9,7 @@ Every engine sweeps; deleting twice is deleting once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -17,7 +18,7 @@ import msgspec
 
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
-from treadle.sdk.errors import ServerError
+from treadle.sdk.errors import ServerError, ServerUnsuitable
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import Subjects
 
@@ -73,4 +74,6 @@ class Retention:
         # Its timers were cleared when it ended; one may have fired in that moment.
         await self._js.purge(subjects.timers_stream, subjects.timers_of_run(run.run))
         await self._js.purge(subjects.timers_stream, subjects.fired_of_run(run.run))
+        with contextlib.suppress(ServerUnsuitable):  # Nobody needs that stream.
+            await self._js.purge(subjects.output_stream, subjects.output_of_run(run.run))
         await self._js.purge(subjects.runs_stream, subjects.run_document(run.run))

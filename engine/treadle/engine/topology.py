@@ -2,8 +2,9 @@
 
 What is asked of JetStream: file storage, limits retention, ``discard new`` (a full stream
 refuses, it never drops), one message per subject in the buckets, schedules in a stream of
-their own. What is not: work-queue retention (an ack would delete a register), rollups, TTLs
-on registers, atomic batches, remembered message ids.
+their own. The output stream alone drops its oldest: nothing is decided on it. What is not asked:
+work-queue retention (an ack would delete a register), rollups, TTLs on registers, atomic
+batches, remembered message ids.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ EVENT_ACK_WAIT_S = 5.0
 EVENT_ACK_PENDING_MAX = 20_000
 PRESENCE_MAX_AGE_S = 30
 DEAD_LETTER_MAX_AGE_S = 90 * 24 * 3600
+OUTPUT_MAX_AGE_S = 7 * 24 * 3600.0
+"""How long what runs have said is kept, by default: a week."""
+OUTPUT_MSGS_MAX = 1_000_000
+"""About a quarter of a gigabyte of usual chunks. Not ``max_bytes``: the server sets it aside in
+advance, for each namespace."""
+OUTPUT_MSGS_PER_STEP_MAX = 100_000
+"""One step that talks without end drops its own oldest words, not those of others."""
+OUTPUT_MSG_BYTES_MAX = 64 * 1024
 
 
 def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
@@ -69,7 +78,27 @@ def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
             "subjects": [subjects.all_dead],
             "max_age": DEAD_LETTER_MAX_AGE_S * _SECOND_NS,
         },
+        {
+            "name": subjects.output_stream,
+            "subjects": [subjects.all_output],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "num_replicas": replicas,
+            "allow_direct": True,
+        },
     ]
+
+
+def output_bounds(max_age_s: float) -> dict[str, Any]:
+    """Return the bounds of the output stream. They are set once; operators may change them."""
+    return {
+        "max_age": round(max_age_s * _SECOND_NS),
+        "max_msgs": OUTPUT_MSGS_MAX,
+        "max_msgs_per_subject": OUTPUT_MSGS_PER_STEP_MAX,
+        "max_msg_size": OUTPUT_MSG_BYTES_MAX,
+        "duplicate_window": DUPLICATE_WINDOW_S * _SECOND_NS,
+    }
 
 
 async def ensure_topology(
@@ -79,11 +108,13 @@ async def ensure_topology(
     partitions: int = 0,
     replicas: int = 1,
     event_ack_wait_s: float = EVENT_ACK_WAIT_S,
+    output_max_age_s: float | None = None,
 ) -> Subjects:
     """Create what is missing of the namespace; return its subjects.
 
     ``partitions`` counts only when the namespace is made; 0 takes what exists, or 1. Raises
-    ``UserError`` when it exists with another number.
+    ``UserError`` when it exists with another number. ``output_max_age_s`` sets how long the output
+    stream keeps its chunks; None leaves it as it is, or a week.
     """
     if not 0 <= partitions <= PARTITIONS_MAX:
         raise UserError(
@@ -96,8 +127,12 @@ async def ensure_topology(
             f"cannot be changed to {partitions}; start the engine without --partitions"
         )
     subjects = found or Subjects(settings.namespace, partitions or 1)
+    bounds = output_bounds(OUTPUT_MAX_AGE_S if output_max_age_s is None else output_max_age_s)
     for config in stream_configs(subjects, replicas):
-        await js.ensure_stream(config)
+        is_output = config["name"] == subjects.output_stream
+        await js.ensure_stream(config, initial=bounds if is_output else {})
+    if output_max_age_s is not None:
+        await js.edit_stream(subjects.output_stream, {"max_age": bounds["max_age"]})
     if found is None:
         record = msgspec.json.encode(NamespaceRecord(subjects.partitions))
         await js.compare_and_set(

@@ -105,7 +105,7 @@ async def _streams(store: Store) -> list[Check]:
         if config is configs[0]:
             problems.extend(_clock(info.get("ts", "")))
     if not any(problem.status == "fail" for problem in problems):
-        text = f"{len(configs)} streams as they should be: file storage, nothing is dropped"
+        text = f"{len(configs)} streams as they should be: file storage, no state is dropped"
         problems.insert(0, Check("streams", "ok", text))
     return [*problems, _copies(replicas)] if replicas else problems
 

@@ -79,14 +79,19 @@ def one_line(text: str) -> str:
 
 def say(text: str, style: str = "") -> None:
     """Print a line of result."""
+    piece(f"{text}\n", style)
+
+
+def piece(text: str, style: str = "") -> None:
+    """Print a part of a line of result."""
     text = visible(text)
     if style and sys.stdout.isatty():
         out = console()
         with out.capture() as captured:
-            out.print(text, style=style, soft_wrap=True)
+            out.print(text, style=style, soft_wrap=True, end="")
         _write(captured.get())
     else:
-        _write(f"{text}\n")
+        _write(text)
 
 
 def remark(text: str) -> None:

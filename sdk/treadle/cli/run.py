@@ -103,6 +103,34 @@ def watch(
 
 
 @app.command()
+def tail(
+    run: RunId,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="STEP", help="Only what this step says.")
+    ] = None,
+    after: Annotated[
+        int,
+        typer.Option("--after", metavar="SEQ", min=0, help="Go on behind this sequence; 0 is all."),
+    ] = 0,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow/--no-follow", help="Until the run has ended, or what is there."),
+    ] = True,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Show what a run says while it works: text, reports, tools."""
+    from treadle.cli import runs, tail
+
+    return runs.run(
+        url,
+        namespace,
+        lambda client: tail.tail(client, run, step, after, follow=follow, as_json=json),
+    )
+
+
+@app.command()
 def history(run: RunId, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
     """Print every stored event of a run, as it was sent."""
     from treadle.cli import runs

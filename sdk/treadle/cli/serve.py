@@ -54,6 +54,14 @@ def engine(
     replicas: Annotated[
         int, typer.Option("--replicas", min=1, max=5, help="Copies of each stream it creates.")
     ] = 1,
+    output_days: Annotated[
+        float | None,
+        typer.Option(
+            "--output-days",
+            min=0.01,
+            help="How long what runs say is kept; 7 in a new namespace, else as it is.",
+        ),
+    ] = None,
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -61,7 +69,8 @@ def engine(
     """Run an engine; any number may run, none is a leader."""
     from treadle.cli.serving import serve_engine
 
-    return serve_engine(url, namespace, name, partitions, replicas, as_json=json)
+    age_s = None if output_days is None else output_days * 24 * 3600
+    return serve_engine(url, namespace, name, partitions, replicas, age_s, as_json=json)
 
 
 def worker(

@@ -24,6 +24,7 @@ def serve_engine(
     name: str,
     partitions: int,
     replicas: int,
+    output_max_age_s: float | None,
     *,
     as_json: bool,
 ) -> int:
@@ -35,7 +36,13 @@ def serve_engine(
     settings = Settings.from_env(url=url, namespace=namespace)
 
     async def run() -> None:
-        engine = Engine(settings, name=name, partitions=partitions, replicas=replicas)
+        engine = Engine(
+            settings,
+            name=name,
+            partitions=partitions,
+            replicas=replicas,
+            output_max_age_s=output_max_age_s,
+        )
         _on_signals(engine.stop)
         await engine.run()
 

@@ -7,6 +7,7 @@
                   $KV.<ns>_steps.<domain>.<run>.<step>.j.<n>     a record of its journal
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
+    <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
 
@@ -53,6 +54,7 @@ class Subjects:
         ns = namespace
         self.events_stream = f"{ns}_EVENTS"
         self.timers_stream = f"{ns}_TIMERS"
+        self.output_stream = f"{ns}_STREAM"
         self.dead_stream = f"{ns}_DEAD"
         self.steps_bucket = f"{ns}_steps"
         self.runs_bucket = f"{ns}_runs"
@@ -65,6 +67,7 @@ class Subjects:
         self.all_events = f"{ns}.evt.>"
         self.all_timers = f"{ns}.tmr.>"
         self.all_fired = f"{ns}.fire.>"
+        self.all_output = f"{ns}.out.>"
         self.all_dead = f"{ns}.dead.>"
         self.all_beats = f"{ns}.beat.*"
         self.all_cancels = f"{ns}.ctl.*"
@@ -167,6 +170,19 @@ class Subjects:
         if len(parts) != 7 or parts[5] != "t":
             raise ValueError(f"not a register subject: {subject!r}")
         return RegisterAddress(parts[2], parts[3], parts[4], parts[6])
+
+    # ---------------------------------------------------------------- output
+
+    def output(self, run: str, step: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"{self.namespace}.out.{domain}.{run}.{step}"
+
+    def output_of_run(self, run: str, step: str = "*") -> str:
+        """What all steps of a run say, or one of them, whatever its domain."""
+        return f"{self.namespace}.out.*.{run}.{step}"
+
+    def parse_output(self, subject: str) -> str:
+        """Return the step in an output's subject."""
+        return subject[len(self.namespace) + 1 :].split(".")[3]
 
     # ---------------------------------------------------------------- other buckets
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
+
+Responder = Callable[[RecordedRequest], Turn]
 
 RECORDS_OF_A_TURN = 5
 """The answer; the start of the payment with the judgements; two results; the end of the turn."""
@@ -94,7 +96,7 @@ class Stand:
 
     async def ended(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for a process to end."""
-        return await asyncio.to_thread(process.wait, 20)
+        return await asyncio.to_thread(process.wait, 40)
 
     def close(self) -> None:
         """End the workers."""
@@ -104,7 +106,9 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(settings: Settings, directory: Path) -> AsyncGenerator[Stand]:
+async def stand(
+    settings: Settings, directory: Path, turns: Responder = play
+) -> AsyncGenerator[Stand]:
     """Set everything up, and take it down."""
     connection = await Connection.open(settings, name="test")
     await ensure_topology(JetStream(connection), settings)
@@ -112,7 +116,7 @@ async def stand(settings: Settings, directory: Path) -> AsyncGenerator[Stand]:
     engine = Engine(settings)
     running = asyncio.create_task(engine.run())
     try:
-        with FakeAnthropic(play) as fake:
+        with FakeAnthropic(turns) as fake:
             async with Client.connect(settings=settings) as client:
                 made = Stand(settings, fake, directory, client)
                 try:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 import msgspec
 
 from treadle.sdk import payload
-from treadle.sdk.errors import HandlerError
+from treadle.sdk.chunks import Chunk, Progress, Text
+from treadle.sdk.errors import HandlerError, InvalidPayload
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
@@ -39,6 +40,9 @@ T = TypeVar("T")
 
 REASON_CHARS_MAX = 500
 """Of what a step says it waits for, or of what type its failure is: the run's document has it."""
+
+REPORT_BYTES_MAX = 32 * 1024
+"""Of one report: it is for people who watch. Data belongs into a checkpoint or an output."""
 
 DELAY_S_MAX = 366 * 24 * 3600.0
 """A year: longer is a mistyped unit."""
@@ -130,6 +134,30 @@ class _Context(Generic[I]):
         Not needed to keep a task: the worker's own thread does that for all it holds.
         """
         self._call.port.progress()
+
+    def write(self, text: str) -> None:
+        """Say more text, for those who watch the run: ``client.stream``, ``treadle run tail``.
+
+        From any thread; it never waits, and small texts are joined. The text of an attempt that
+        is given up is marked superseded.
+        """
+        if text:
+            self._call.say_from_anywhere(Text(text=str(text)))
+
+    def report(self, value: Any) -> None:
+        """Say how far the work is, as JSON data, for those who watch the run. See ``write``.
+
+        Raises ``InvalidPayload`` if the value cannot be stored, or is larger than 32 KiB.
+        """
+        what = f"report of step {self.step!r}"
+        raw = payload.encode(what, value)
+        if len(raw) > REPORT_BYTES_MAX:
+            raise InvalidPayload(
+                what,
+                f"it is {len(raw)} bytes of JSON, and at most {REPORT_BYTES_MAX} are shown",
+                "Report a summary, and keep the data in a checkpoint or the output.",
+            )
+        self._call.say_from_anywhere(Progress(value=msgspec.Raw(raw)))
 
     def complete(self, output: Any = None) -> Complete:
         """Return the verdict that ends the step with this output.
@@ -303,6 +331,13 @@ class LoopContext(_Loop, TaskContext[I]):
     """One iteration of an agent loop, for an ``async`` handler."""
 
     __slots__ = ()
+
+    def say(self, chunk: Chunk) -> int:
+        """Put a chunk of any kind on the run's output stream; return its number.
+
+        On the event loop only. Neither waits nor raises.
+        """
+        return self._call.say(chunk)
 
     async def append_record(self, number: int, body: bytes) -> None:
         """Append JSON to the step's journal: record ``number``, counted from 0 without a gap.

@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from treadle.sdk import payload
+from treadle.sdk.chunks import Chunk
 from treadle.sdk.errors import HandlerError, ServerUnavailable
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
@@ -93,6 +94,10 @@ class ExecutionPort(Protocol):
 
     async def read_records(self) -> list[Record]:
         """Return the whole journal; raise ``Fenced`` if the task is stale."""
+        ...
+
+    def say(self, chunk: Chunk) -> int:
+        """Put a chunk on the run's output stream; return its number. Neither waits nor raises."""
         ...
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
@@ -203,6 +208,26 @@ class Call:
         letters = await self.port.read_messages(self.task.seen if after is None else after)
         self.seen = max(self.seen, letters.read_up_to)
         return letters.messages
+
+    def say(self, chunk: Chunk) -> int:
+        """Put a chunk on the run's output stream; return its number."""
+        return 0 if self._is_closed else self.port.say(chunk)
+
+    def say_from_anywhere(self, chunk: Chunk) -> None:
+        """The same from any thread."""
+        loop = self.loop
+        assert loop is not None, "a context exists only while its call runs"
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            self.say(chunk)
+            return
+        try:
+            loop.call_soon_threadsafe(self.say, chunk)
+        except RuntimeError:
+            pass  # The worker has ended.
 
     def report_spent(self, spent: Spent) -> None:
         """Note what the iteration has used; what was reported before is never lowered."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from treadle.sdk.bus.puller import Delivery
     from treadle.worker.execution import Call
     from treadle.worker.intake import Intake
+    from treadle.worker.output import Voice
 
 
 class HeldTask:
@@ -41,6 +42,7 @@ class HeldTask:
         "timer",
         "token",
         "touched_s",
+        "voice",
         "work",
     )
 
@@ -74,6 +76,8 @@ class HeldTask:
         """Fires when a stopped handler had its time to end."""
         self.saving: asyncio.Lock | None = None
         """Held while a checkpoint is written: made on first use."""
+        self.voice: Voice | None = None
+        """What it says to the output stream: made when it first says something."""
         self.occupies_slot = False
         self.is_released = False
         self._claimed = threading.Lock()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from treadle.sdk.chunks import Chunk
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps
 from treadle.worker.checkpoints import CheckpointStore
 from treadle.worker.execution import Fenced, Record
@@ -14,13 +15,14 @@ from treadle.worker.held import HeldTask
 from treadle.worker.inputs import InputReader
 from treadle.worker.journals import JournalStore
 from treadle.worker.mailbox import Letters, Mailbox
+from treadle.worker.output import OutputStream
 from treadle.worker.threads import BlockingPool
 
 
 class Services:
     """What all executions of a worker share."""
 
-    __slots__ = ("checkpoints", "inputs", "journals", "mailbox", "on_fenced", "pool")
+    __slots__ = ("checkpoints", "inputs", "journals", "mailbox", "on_fenced", "output", "pool")
 
     def __init__(
         self,
@@ -28,12 +30,14 @@ class Services:
         inputs: InputReader,
         journals: JournalStore,
         mailbox: Mailbox,
+        output: OutputStream,
         pool: BlockingPool,
     ) -> None:
         self.checkpoints = checkpoints
         self.inputs = inputs
         self.journals = journals
         self.mailbox = mailbox
+        self.output = output
         self.pool = pool
         self.on_fenced: Callable[[HeldTask], None] = lambda _: None
         """Called for an execution that may not go on."""
@@ -75,6 +79,12 @@ class HeldPort:
 
     async def read_messages(self, after: int) -> Letters:
         return await self._services.mailbox.read(self._held.address, after)
+
+    def say(self, chunk: Chunk) -> int:
+        held = self._held
+        if held.voice is None:
+            held.voice = self._services.output.voice(held.address, held.task)
+        return held.voice.say(chunk)
 
     async def append_record(self, number: int, body: bytes) -> int:
         try:

@@ -131,6 +131,9 @@ class Runner:
             held.timer = self._loop.call_later(
                 held.task.timeout_ms / 1000, self.stop, held, "timeout"
             )
+        if held.task.attempt > 1:
+            held.voice = self._services.output.voice(held.address, held.task)
+            held.voice.look_back()
         held.work = self._loop.create_task(self._execute(held, held.call))
 
     async def _execute(self, held: HeldTask, call: Call) -> None:
@@ -143,6 +146,8 @@ class Runner:
                     pass
             if held.work is not None and held.work.cancelling():
                 await _absorb_cancel()
+            if held.voice is not None:
+                await held.voice.close(patient=not isinstance(verdict, Stopped))
             await self._finish(held, verdict)
         except Exception:  # noqa: BLE001 — a runner loop
             # The task is delivered again; the other executions go on.

@@ -44,6 +44,7 @@ from treadle.worker.inputs import InputReader
 from treadle.worker.intake import ACK_WAIT_S, Intake
 from treadle.worker.journals import JournalStore
 from treadle.worker.mailbox import Mailbox
+from treadle.worker.output import OutputStream
 from treadle.worker.port import Services
 from treadle.worker.registry import Handler, Registry, check_concurrency
 from treadle.worker.runner import Runner
@@ -195,11 +196,13 @@ class Worker:
         held = HeldTable()
         watch = LoopWatch()
         pool = BlockingPool("treadle-handler")
+        output = OutputStream(js, subjects, presence.incarnation)
         services = Services(
             CheckpointStore(js, subjects),
             InputReader(js, subjects),
             JournalStore(js, subjects),
             Mailbox(js, subjects),
+            output,
             pool,
         )
         settler = Settler(js, subjects, presence.incarnation)
@@ -222,6 +225,7 @@ class Worker:
             await self._stopping.wait()
         finally:
             await self._leave(intakes, runner)
+            await output.close()
             watch.stop()
             await beat.stop()
             pool.close()

@@ -18,13 +18,18 @@ _OPERATORS = frozenset({"num_replicas", "placement", "description", "metadata", 
 """What an operator may have changed for good reasons; an existing stream keeps it."""
 
 
-async def ensure_stream(js: JetStream, config: Mapping[str, Any], budget_s: float) -> None:
-    """Create a stream, or accept the one that exists if it is configured the same."""
+async def ensure_stream(
+    js: JetStream, config: Mapping[str, Any], initial: Mapping[str, Any], budget_s: float
+) -> None:
+    """Create a stream, or accept the one that exists if it is configured the same.
+
+    What is ``initial`` is given to a new one, and may be anything in one that exists.
+    """
     name = config["name"]
     backoff = Backoff(f"stream {name!r}", budget_s, verb="created")
     while True:
         try:
-            await js.api(f"STREAM.CREATE.{name}", config)
+            await js.api(f"STREAM.CREATE.{name}", {**initial, **config})
             return
         except (Unknown, ApiError) as exc:
             if isinstance(exc, ApiError) and exc.err_code == acks.STREAM_DIFFERS:
@@ -52,6 +57,21 @@ async def _accept_stream(
             f"version. Choose another TREADLE_NAMESPACE, or edit the stream (`nats stream edit`)."
         )
     return True
+
+
+async def edit_stream(
+    js: JetStream, name: str, changes: Mapping[str, Any], budget_s: float
+) -> None:
+    """Give an existing stream some settings; nothing is written if it has them."""
+    backoff = Backoff(f"stream {name!r}", budget_s, verb="changed")
+    while True:
+        try:
+            existing: dict[str, Any] = (await js.api(f"STREAM.INFO.{name}"))["config"]
+            if differences(changes, existing):
+                await js.api(f"STREAM.UPDATE.{name}", {**existing, **changes})
+            return
+        except (Unknown, ApiError) as exc:
+            await backoff.wait(exc)
 
 
 async def ensure_consumer(

@@ -232,12 +232,25 @@ class JetStream:
                 _require_stream(stream, exc)
                 await backoff.wait(exc)
 
-    async def ensure_stream(self, config: Mapping[str, Any], *, budget_s: float = BUDGET_S) -> None:
+    async def ensure_stream(
+        self,
+        config: Mapping[str, Any],
+        *,
+        initial: Mapping[str, Any] | None = None,
+        budget_s: float = BUDGET_S,
+    ) -> None:
         """Create the stream, or accept the one that exists if it is configured the same.
 
-        Raise ``ServerUnsuitable`` naming what differs.
+        ``initial`` is what a new one gets besides, and an existing one may have otherwise. Raise
+        ``ServerUnsuitable`` naming what differs.
         """
-        await assets.ensure_stream(self, config, budget_s)
+        await assets.ensure_stream(self, config, initial or {}, budget_s)
+
+    async def edit_stream(
+        self, name: str, changes: Mapping[str, Any], *, budget_s: float = BUDGET_S
+    ) -> None:
+        """Give a stream that exists these settings, and leave its others."""
+        await assets.edit_stream(self, name, changes, budget_s)
 
     async def ensure_consumer(
         self, stream: str, name: str, config: Mapping[str, Any], *, budget_s: float = BUDGET_S

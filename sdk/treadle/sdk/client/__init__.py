@@ -4,6 +4,17 @@ from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.notes import Note
+from treadle.sdk.client.streaming import StreamItem
+from treadle.sdk.client.transcript import Transcript
 from treadle.sdk.client.view import RunView, StepView
 
-__all__ = ["Client", "Note", "RunEvent", "RunHandle", "RunView", "StepView"]
+__all__ = [
+    "Client",
+    "Note",
+    "RunEvent",
+    "RunHandle",
+    "RunView",
+    "StepView",
+    "StreamItem",
+    "Transcript",
+]

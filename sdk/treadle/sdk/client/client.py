@@ -23,6 +23,7 @@ from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
+from treadle.sdk.client.streaming import StreamItem, stream
 from treadle.sdk.client.view import RunView, of_document, of_request
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
@@ -211,6 +212,17 @@ class Client:
     def watch(self, run: str) -> AsyncIterator[RunEvent]:
         """Iterate over what happened and happens in the run, until it has ended."""
         return watch(self._store, run)
+
+    def stream(
+        self, run: str, *, step: str | None = None, after: int = 0, follow: bool = True
+    ) -> AsyncIterator[StreamItem]:
+        """Iterate over what the run says while it works, until it has ended.
+
+        It begins behind the sequence ``after``, with what is stored: whoever was cut off passes
+        the ``sequence`` of the last item and misses nothing. A killed attempt's words stay in the
+        stream; a ``Transcript`` tells what stands. Without ``follow`` it ends with what is stored.
+        """
+        return stream(self._store, run, step, after, follow=follow)
 
     async def processes(self) -> tuple[WorkerPresence, ...]:
         """Return the workers and engines that are alive."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.raising import Raised
+from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import MessageKind
 
@@ -45,6 +46,12 @@ class RunHandle:
     def watch(self) -> AsyncIterator[RunEvent]:
         """Iterate until the run has ended: see ``Client.watch``."""
         return self._client.watch(self.id)
+
+    def stream(
+        self, *, step: str | None = None, after: int = 0, follow: bool = True
+    ) -> AsyncIterator[StreamItem]:
+        """Iterate over what the run says while it works: see ``Client.stream``."""
+        return self._client.stream(self.id, step=step, after=after, follow=follow)
 
     async def signal(self, name: str, payload: object = None, id: str | None = None) -> str:
         """Send a signal: see ``Client.signal``."""

@@ -15,6 +15,8 @@ POLL_S = 1.0
 """Between two looks that nothing asked for: the longest a missed ring can cost."""
 RECHECKS_S = (0.0005, 0.001, 0.003, 0.01, 0.05)
 """Looks after a ring, until what rang can be read."""
+RECHECK_S = 0.02
+"""The one look after a ring that has led to something: it may have been the ring before."""
 
 
 class Waiter:
@@ -34,6 +36,7 @@ class Waiter:
         self._subscriptions: list[Subscription] = []
         self._rung = asyncio.Event()
         self._rechecks: list[float] = []
+        self._changed = set(subjects)
 
     async def __aenter__(self) -> Waiter:
         for subject in self._subjects:
@@ -44,16 +47,33 @@ class Waiter:
         while self._subscriptions:
             await self._subscriptions.pop().unsubscribe()
 
-    def _ring(self, _message: Message) -> None:
+    def _ring(self, message: Message) -> None:
+        self._changed.add(message.subject)
         self._rung.set()
 
-    async def wait(self, longest_s: float = float("inf")) -> None:
-        """Return after a ring, or when it is time to look again."""
+    def may_have_changed(self, subject: str) -> bool:
+        """Return whether to look at what is stored on one subject.
+
+        True at first, after its ring until the quick looks have been made, and at each poll.
+        """
+        return subject in self._changed
+
+    async def wait(self, longest_s: float = float("inf"), *, found: bool = False) -> None:
+        """Return after a ring, or when it is time to look again.
+
+        ``found`` says that the last look has led to something, so fewer quick ones follow.
+        """
+        if found and self._rechecks:
+            self._rechecks = [RECHECK_S]
+        if not self._rechecks and not self._rung.is_set():
+            self._changed.clear()
         pause_s = self._rechecks.pop(0) if self._rechecks else POLL_S
         try:
             async with asyncio.timeout(min(pause_s, longest_s)):
                 await self._rung.wait()
         except TimeoutError:
+            if pause_s == POLL_S:
+                self._changed.update(self._subjects)
             return
         self._rung.clear()
         self._rechecks = list(RECHECKS_S)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from treadle.sdk.chunks import Chunk
 from treadle.sdk.errors import HandlerError, InvariantError
 from treadle.sdk.messages import (
     Checkpoint,
@@ -172,6 +173,13 @@ class _Port:
 
     async def read_messages(self, after: int) -> Letters:
         return self._world.letters(self._step_id, after)
+
+    def say(self, chunk: Chunk) -> int:
+        task = self._task
+        n = len(self._world.said)
+        placed = msgspec.structs.replace(chunk, iteration=task.iteration, attempt=task.attempt, n=n)
+        self._world.said.append((self._step_id, placed))
+        return n
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
         return await self._loop.run_blocking(call)

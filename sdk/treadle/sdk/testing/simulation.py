@@ -12,6 +12,7 @@ import msgspec
 from treadle.engine.core import Plan
 from treadle.sdk import payload
 from treadle.sdk.builder import Workflow
+from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import RunCancelled, RunFailed, UnknownRun
 from treadle.sdk.messages import (
@@ -89,6 +90,8 @@ class SimulatedRun:
         self.elapsed_s = elapsed_s
         """Virtual seconds from start to end."""
         self.history: tuple[Recorded, ...] = tuple(world.history)
+        self.said: tuple[tuple[str, Chunk], ...] = tuple(world.said)
+        """What was said to the output stream, in order, each with its step."""
 
     def step(self, step_id: str) -> SimulatedStep:
         """Return how a step stands; raise ``KeyError`` for a step the workflow does not have."""

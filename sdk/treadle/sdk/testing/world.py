@@ -26,6 +26,7 @@ from treadle.engine.core import (
     effects,
     request,
 )
+from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.messages import (
@@ -90,6 +91,8 @@ class World:
         self._idle = asyncio.Event()
         self.run: RunDocument | None = None
         self.history: list[Recorded] = []
+        self.said: list[tuple[str, Chunk]] = []
+        """What was said to the output stream, each with its step."""
 
     def now_ms(self) -> int:
         """Return the virtual time, milliseconds since the epoch."""

@@ -24,8 +24,9 @@ from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import Entry
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.driving import Driver, Reached
-from treadle.worker.agent.events import Emitter, OnEvent
+from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.models.retrying import ModelBusy
+from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.ports import Letter, Reply, now_ms
 from treadle.worker.context import LoopContext
 from treadle.worker.step_cache import StepCache
@@ -46,11 +47,22 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """What one iteration has before it: the state, and where its journal goes on."""
 
-    __slots__ = ("_ctx", "base", "is_cold", "record", "state")
+    __slots__ = ("_ctx", "base", "earlier", "is_cold", "narrator", "record", "state")
 
-    def __init__(self, ctx: LoopContext[Any], state: State, base: Counters, record: int) -> None:
+    def __init__(
+        self,
+        ctx: LoopContext[Any],
+        state: State,
+        base: Counters,
+        record: int,
+        earlier: Sequence[Entry] = (),
+    ) -> None:
         self._ctx = ctx
         self.state = state
+        self.earlier = earlier
+        """What earlier attempts of this iteration have stored."""
+        self.narrator: Narrator | None = None
+        """Told of answers that come in one piece."""
         self.base = base
         """What the run had used when this iteration began, whichever attempt this is."""
         self.record = record
@@ -62,6 +74,8 @@ class Desk:
         """Store the entries as one record."""
         await self._ctx.append_record(self.record, _encode(list(entries)))
         self.record += 1
+        if self.narrator is not None:
+            self.narrator.answered(entries)
 
     async def take(self, after: int) -> Sequence[Letter]:
         """Return the messages to the step after that sequence."""
@@ -105,7 +119,13 @@ class AgentHandler:
         equipment = agent.equipment(
             deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
         )
-        emitter = Emitter(self._on_event(ctx) if self._on_event else None, now_ms)
+        narrator = Narrator(ctx.say)
+        if desk.earlier:
+            narrator.restate(desk.earlier, desk.state.turn)
+        if not equipment.stream:
+            desk.narrator = narrator
+        told = self._on_event(ctx) if self._on_event else None
+        emitter = Emitter(_both(narrator, told), now_ms)
         driver = Driver(
             equipment,
             desk.state,
@@ -151,19 +171,23 @@ class AgentHandler:
 
     async def _desk(self, ctx: LoopContext[Any]) -> Desk:
         warm = self._warm.get(ctx.run, ctx.step, ctx.newest_record)
-        if warm is not None:
+        if warm is not None and ctx.attempt == 1:
             state, following = warm
             return Desk(ctx, state, state.used, following)
         state = State()
         base: Counters | None = Counters()
+        earlier: list[Entry] = []
         records = await ctx.read_records()
         for record in records:
             if record.iteration < ctx.iteration:
                 base = None
             elif base is None:
                 base = state.used
-            state = fold(state, _decode_entries(record.body))
-        desk = Desk(ctx, state, state.used if base is None else base, len(records))
+            entries = _decode_entries(record.body)
+            if record.iteration == ctx.iteration:
+                earlier += entries
+            state = fold(state, entries)
+        desk = Desk(ctx, state, state.used if base is None else base, len(records), earlier)
         desk.is_cold = True
         return desk
 
@@ -204,6 +228,17 @@ class AgentHandler:
                 cost_micro_usd=used.cost_micro_usd,
             )
         )
+
+
+def _both(narrator: Narrator, told: OnEvent | None) -> OnEvent:
+    if told is None:
+        return narrator
+
+    def tell(event: AgentEvent) -> None:
+        narrator(event)
+        told(event)
+
+    return tell
 
 
 def _goal_of(given: Any) -> str | Sequence[Block]:
