@@ -39,7 +39,12 @@ class Versions(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
 
     def drift(self, earlier: Versions) -> tuple[str, ...]:
-        """Return which of prompt and tools are not what they were."""
+        """Return which of prompt and tools are not what they were.
+
+        A conversation that was brought from elsewhere has no versions, and so none to differ from.
+        """
+        if earlier == Versions():
+            return ()
         return tuple(
             name for name in ("prompt", "tools") if getattr(self, name) != getattr(earlier, name)
         )
