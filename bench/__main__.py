@@ -28,6 +28,10 @@ CASES: dict[str, Callable[[Bench], Awaitable[Line]]] = {
     "chain-3000": lambda b: b.chains("chain-3000", 3000),
     "chain-idle": lambda b: b.latency("chain-idle", 200),
     "growth": lambda b: b.growth("growth", 10_000, 1000),
+    "agent-growth": lambda b: b.agent_growth("agent-growth", "bench-agent"),
+    "agent-growth-compacting": lambda b: b.agent_growth(
+        "agent-growth-compacting", "bench-agent-compacting"
+    ),
 }
 
 

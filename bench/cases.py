@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from bench import app
+from bench import agent_app, app, growth
 from bench.floor import floor
 from bench.processes import Processes
 from treadle.sdk import Client
@@ -29,6 +29,8 @@ from treadle.sdk.subjects import Subjects
 Line = dict[str, Any]
 _document = msgspec.json.Decoder(RunDocument)
 _STARTS_AT_ONCE = 64
+_WORKFLOWS = (app.checkpointed, app.carried, app.chain)
+_AGENTS = (agent_app.grown, agent_app.compacted)
 
 
 class Bench:
@@ -133,6 +135,15 @@ class Bench:
             last_to_first=round(statistics.mean(rates[-2:]) / statistics.mean(rates[:2]), 2),
         )
 
+    async def agent_growth(
+        self, case: str, workflow: str, iterations: int = 300, window: int = 30
+    ) -> Line:
+        """Run one agent whose conversation grows; what an iteration costs in each window."""
+        curves = await growth.measure(
+            self._processes, self._client, self._js, workflow, iterations, window
+        )
+        return self._line(case, **curves)
+
     # ---------------------------------------------------------------- parts
 
     async def _start_all(self, workflow: str, value: object, count: int) -> list[str]:
@@ -184,7 +195,7 @@ class Bench:
 @contextlib.asynccontextmanager
 async def open_bench(processes: Processes, sync: str, client: Client) -> AsyncGenerator[Bench]:
     """Register the workload and give the bench over running processes."""
-    for workflow in (app.checkpointed, app.carried, app.chain):
+    for workflow in (*_WORKFLOWS, *_AGENTS):
         await client.register(workflow)
     connection = await Connection.open(Settings(url=processes.url), name="bench")
     try:

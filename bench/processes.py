@@ -7,14 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Literal, Self
 
 from treadle.sdk.server import NatsServer
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_START_S = 20.0
+_START_S = 60.0
+_NO_ENV: Mapping[str, str] = MappingProxyType({})
 Sync = Literal["2m", "always"]
 
 
@@ -43,8 +45,8 @@ class Processes:
     def __enter__(self) -> Self:
         self.server = NatsServer.start(self._store.name, sync=self._sync)
         self.url = self.server.url
-        self._spawn("engine", "engine")
-        self._spawn("worker", "worker", str(Path(__file__).with_name("app.py")))
+        self.spawn("engine", "engine")
+        self.spawn("worker", "worker", str(Path(__file__).with_name("app.py")))
         return self
 
     def __exit__(
@@ -53,28 +55,37 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for child in reversed(self._children.values()):
-            child.terminate()
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        for name in reversed(list(self._children)):
+            self.end(name)
         self.server.stop()
         self._store.cleanup()
 
-    def _spawn(self, name: str, *arguments: str) -> None:
-        """Start ``treadle <arguments>`` and wait until it says that it is ready."""
+    def end(self, name: str) -> None:
+        """End a process, if it was started."""
+        child = self._children.pop(name, None)
+        if child is None:
+            return
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def spawn(
+        self, name: str, role: str, *arguments: str, env: Mapping[str, str] = _NO_ENV
+    ) -> None:
+        """Start ``treadle <role> <arguments>`` and wait until it says that it is ready."""
         log = Path(self._store.name) / f"{name}.log"
         with log.open("wb") as out:
             self._children[name] = subprocess.Popen(
-                [sys.executable, "-m", "treadle.cli", *arguments],
-                env={**os.environ, "TREADLE_NATS_URL": self.url},
+                [sys.executable, "-m", "treadle.cli", role, *arguments],
+                env={**os.environ, "TREADLE_NATS_URL": self.url, **env},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + _START_S
-        while f"{name}.ready" not in log.read_text(errors="replace"):
+        while f"{role}.ready" not in log.read_text(errors="replace"):
             if time.monotonic() > deadline or self._children[name].poll() is not None:
                 raise RuntimeError(f"the {name} did not start:\n{log.read_text()}")
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The page about agents: its Python runs as one program, and its tables name what there is.
+"""The pages about agents: the Python of each runs as one program, and tables name what there is.
 
 Method: each block fenced as ``python run`` is executed in order, against a strict fake of the
 Messages API; one that connects a client finds a real server, an engine and the page's workers.
@@ -22,9 +22,12 @@ from treadle.sdk.testing import local
 from treadle.worker import Worker
 from treadle.worker.agent import Agent, Budget, Hooks, tool
 from treadle.worker.agent.core.stops import StopReason
+from treadle.worker.agent.events import EventName
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
+from treadle.worker.agent.testing.script import Responder
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "agents.md"
 FENCE = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -43,18 +46,46 @@ def play(request: RecordedRequest) -> Turn:
     return turn(text("Done."))
 
 
+def search(request: RecordedRequest) -> Turn:
+    """Search with other words each time, for ever; be done when no tool may run."""
+    if request.body.get("tool_choice") == {"type": "none"}:
+        return turn(text("Nothing was found."))
+    return turn(tool_use("search", {"query": f"words {request.index}"}))
+
+
+def read(request: RecordedRequest) -> Turn:
+    """Read a page each turn, then be done; summarise when asked."""
+    if not request.tool_names:
+        return turn(text("## Goal\nRead the report\n## Done\nPages were read\n"))
+    if request.index >= 14:
+        return turn(text("It comes to 7."))
+    return turn(tool_use("read_page", {"number": request.index}))
+
+
+PAGES: dict[str, Responder] = {
+    "agents.md": play,
+    "tools.md": play,
+    "loops-and-guards.md": search,
+    "compaction.md": read,
+    "testing-agents.md": play,
+}
+
+
 async def execute(source: str, line: int, names: dict[str, Any]) -> None:
     """Run one block; what it raises names the line of the page."""
-    code = compile("\n" * line + source, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    file = names["__file__"]
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    # What this file imports from __future__ is not what the page does.
+    code = compile("\n" * line + source, file, "exec", flags=flags, dont_inherit=True)
     returned = eval(code, names)
     if inspect.isawaitable(returned):
         await returned
 
 
-async def program(settings: Settings) -> dict[str, Any]:
+async def program(name: str, settings: Settings) -> dict[str, Any]:
     """Run the page; return the names it has defined."""
-    names: dict[str, Any] = {"__name__": "page"}
-    page = PAGE.read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "page", "__file__": str(DOCS / name)}
+    page = (DOCS / name).read_text(encoding="utf-8")
     agents: list[Agent[Any]] = []
     for found in FENCE.finditer(page):
         line = page.count("\n", 0, found.start(1))
@@ -74,8 +105,11 @@ async def program(settings: Settings) -> dict[str, Any]:
     return names
 
 
-def test_the_page_runs_as_one_program(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeAnthropic(play) as fake:
+def played(
+    name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], FakeAnthropic]:
+    """Run a page with its model; return the names it has defined, and what the model was asked."""
+    with FakeAnthropic(PAGES[name]) as fake:
         given = {
             **fake.env,
             "MODEL": "anthropic:claude-test",
@@ -83,19 +117,46 @@ def test_the_page_runs_as_one_program(settings: Settings, monkeypatch: pytest.Mo
             "TREADLE_NATS_URL": settings.url,
             "TREADLE_NAMESPACE": settings.namespace,
         }
-        for name, value in given.items():
-            monkeypatch.setenv(name, value)
-        names = asyncio.run(asyncio.wait_for(program(settings), 50))
+        for variable, value in given.items():
+            monkeypatch.setenv(variable, value)
+        names = asyncio.run(asyncio.wait_for(program(name, settings), 50))
+    assert [request.error for request in fake.requests if request.status != 200] == []
+    return names, fake
+
+
+def test_the_page_about_agents_runs_as_one_program(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, fake = played("agents.md", settings, monkeypatch)
     assert names["PAID"] == {"refund-O-104": 4_900}
     said = str([request.messages for request in fake.requests])
     assert "The carrier has confirmed the date." in said
     assert "And is that usual?" in said
-    assert [request.error for request in fake.requests if request.status != 200] == []
 
 
-def test_no_python_on_the_page_is_left_unrun() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert len(FENCE.findall(page)) == page.count("```python") > 10
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "agents.md"])
+def test_each_further_page_runs_as_one_program(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    played(name, settings, monkeypatch)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_python_on_a_page_is_left_unrun(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    assert len(FENCE.findall(page)) == page.count("```python") > 0
+
+
+def test_every_event_is_in_the_table_of_events_and_is_emitted_somewhere() -> None:
+    page = (DOCS / "loops-and-guards.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `agent")]
+    listed = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert sorted(listed) == sorted(get_args(EventName))
+    folder = DOCS.parent / "worker" / "treadle" / "worker" / "agent"
+    sources = [path.read_text() for path in folder.rglob("*.py") if path.name != "events.py"]
+    # The deltas are given out by the emitter itself.
+    silent = {name for name in listed if not any(f'"{name}"' in source for source in sources)}
+    assert silent == {"agent.message.delta"}
 
 
 def test_the_tables_name_every_option_bound_hook_and_stop_reason() -> None:

@@ -21,14 +21,15 @@ from treadle.sdk.bus import handshake
 from treadle.sdk.errors import ServerUnavailable
 
 COMMANDS = [
-    *("dev", "engine", "worker", "doctor", "demo", "eval"),
+    *("dev", "engine", "worker", "doctor", "demo"),
     *(
         f"run {name}"
         for name in (
             *("start", "show", "list", "watch", "history"),
-            *("result", "cancel", "resume", "signal"),
+            *("result", "cancel", "resume", "signal", "journal"),
         )
     ),
+    *("eval run", "eval record"),
     *(f"workflow {name}" for name in ("register", "list", "show", "validate")),
 ]
 

@@ -49,13 +49,14 @@ def evaluate(
         raise UserError(
             "there is nothing to evaluate. Name a file of cases, or a recorded run with --cassette."
         )
-    _check_extra()
+    check_extra()
     cases = _cases(files or [], case or [])
     loaded = _agent(agent)
     return asyncio.run(_evaluate(loaded, cases, cassette or [], as_json=json))
 
 
-def _check_extra() -> None:
+def check_extra() -> None:
+    """Raise ``UserError`` unless what agents need is installed."""
     from treadle.sdk.errors import UserError
 
     try:

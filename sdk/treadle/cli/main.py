@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import exits, output
-from treadle.cli.evals import evaluate
+from treadle.cli.eval_app import app as eval_app
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
 from treadle.cli.serve import dev, engine, worker
@@ -37,7 +37,7 @@ app = typer.Typer(
 app.command()(dev)
 app.command()(engine)
 app.command()(worker)
-app.command("eval")(evaluate)
+app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(workflow_app, name="workflow")
 

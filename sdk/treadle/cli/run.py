@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from treadle.cli import options
+from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
 
 app = typer.Typer(name="run", help="Start runs, look at them, act on them.", no_args_is_help=True)
+app.command()(journal)
 
 _VALUE = "JSON|@FILE|-"
 

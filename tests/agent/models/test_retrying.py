@@ -84,7 +84,12 @@ class Story:
         self.sleeps: list[float] = []
         self.retries: list[Retry] = []
 
-    def run(self, policy: RetryPolicy | None = None, chance: float = 0.0) -> Called:
+    def run(
+        self,
+        policy: RetryPolicy | None = None,
+        chance: float = 0.0,
+        on_superseded: Callable[[], None] | None = None,
+    ) -> Called:
         """Make the call."""
 
         async def sleep(delay_s: float) -> None:
@@ -95,6 +100,7 @@ class Story:
             ask(),
             policy,
             on_retry=self.retries.append,
+            on_superseded=on_superseded,
             sleep=sleep,
             random=lambda: chance,
         )
@@ -150,6 +156,21 @@ def test_a_call_whose_deltas_were_given_out_is_never_repeated(kind: ErrorKind) -
         story.run()
     assert story.model.calls == 1
     assert failed.value.fault.is_committed
+
+
+def test_a_caller_that_can_supersede_what_was_shown_gets_two_more_answers_at_most() -> None:
+    told: list[str] = []
+    story = Story(*(fault(is_committed=True) for _ in range(2)))
+    assert story.run(on_superseded=lambda: told.append("superseded")).tries == 3
+    assert told == ["superseded"] * 2
+    story = Story(*(fault(is_committed=True) for _ in range(3)))
+    with pytest.raises(ModelError):
+        story.run(on_superseded=lambda: told.append("superseded"))
+    assert story.model.calls == 3
+    story = Story(fault("malformed", is_committed=True))
+    with pytest.raises(ModelError):
+        story.run(on_superseded=lambda: told.append("superseded"))
+    assert story.model.calls == 1
 
 
 def test_the_wait_is_never_shorter_than_the_server_asks() -> None:

@@ -14,8 +14,9 @@ from tests.agent.run.stage import Log, Stage, play, said
 
 from treadle.sdk.errors import UserError
 from treadle.worker.agent.core.budget import Budget
-from treadle.worker.agent.core.entries import TurnEnded
+from treadle.worker.agent.core.entries import Settled, TurnEnded
 from treadle.worker.agent.models.prices import Price, PriceTable
+from treadle.worker.agent.ports import MemoryInbox, Reply
 from treadle.worker.agent.testing import text, tool_use, turn
 from treadle.worker.agent.tools.declaring import tool
 
@@ -136,6 +137,52 @@ def test_the_result_is_no_tool_call_that_could_be_one_too_many() -> None:
     played = play(next_turn, tools=[look], output_type=int, budget=Budget(max_tool_calls=1))
     assert played.reason == "max_tool_calls"
     assert played.result.output == 7
+
+
+def test_the_run_journal_and_questions_use_up_no_budget_of_tool_calls() -> None:
+    note = {"section": "decisions", "entry": "look first"}
+    script = [
+        turn(
+            tool_use("append_run_journal_entry", note),
+            tool_use("get_run_journal", {}),
+            tool_use("look", {"n": 0}),
+            tool_use("update_run_journal", {"objective": "see"}),
+        ),
+        turn(tool_use("ask_human", {"question": "More?"}, id="q")),
+    ]
+
+    async def go() -> None:
+        async with Stage(script) as stage:
+            agent = stage.agent(tools=[look], budget=Budget(max_tool_calls=2), ask_human=True)
+            asked = await stage.run(agent)
+            assert asked.stop_reason == "needs_human"
+            inbox = MemoryInbox()
+            inbox.reply(Reply(call_id="q", verdict="answer", text="Yes."))
+            stage.fake.extend(turn(tool_use("look", {"n": 1}), tool_use("get_run_journal", {})))
+            stage.fake.extend(turn(text("enough")))
+            result = await stage.run(agent, "", state=asked.state, inbox=inbox)
+            assert (result.stop_reason, result.used.tool_calls) == ("max_tool_calls", 2)
+            assert [r.status for r in settled(stage)] == ["ok"] * 7
+            assert result.state.executed["get_run_journal"] == 2
+
+    asyncio.run(go())
+
+
+def settled(stage: Stage) -> list[Any]:
+    return [entry.result for entry in stage.entries if isinstance(entry, Settled)]
+
+
+def test_a_question_beside_the_result_in_the_last_answer_is_not_asked() -> None:
+    def next_turn(request: Any) -> Any:
+        if request.index == 0:
+            return turn(tool_use("look", {"n": 0}))
+        question = tool_use("ask_human", {"question": "Shall I?"})
+        return turn(question, tool_use("final_output", {"result": 7}))
+
+    played = play(
+        next_turn, tools=[look], output_type=int, budget=Budget(max_steps=1), ask_human=True
+    )
+    assert (played.reason, played.result.output) == ("max_steps", 7)
 
 
 def test_a_result_and_a_call_in_the_last_answer_give_the_result_alone() -> None:

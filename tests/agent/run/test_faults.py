@@ -73,11 +73,11 @@ def test_a_stream_that_breaks_after_a_delta_is_superseded_and_never_taken_for_an
 
     async def go() -> None:
         broken = turn(text("I send"), tool_use("send", {"amount": 100}), fault=fault)
-        async with Stage([broken]) as stage:
+        async with Stage([broken] * 3) as stage:
             agent = stage.agent(tools=[send])
             failed = await stage.run(agent)
             assert failed.stop_reason == "failed"
-            assert stage.named("agent.message.superseded")
+            assert len(stage.named("agent.message.superseded")) == 3
             assert log.lines == []
             assert failed.used.usage.is_estimated or failed.used.usage.output_tokens
             stage.fake.extend(OK)
@@ -86,6 +86,23 @@ def test_a_stream_that_breaks_after_a_delta_is_superseded_and_never_taken_for_an
             assert all(m["role"] == "user" for m in stage.fake.requests[-1].messages)
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "fault", [cut_after("content_block_delta"), error_after("content_block_delta")]
+)
+def test_an_answer_that_breaks_off_is_asked_for_again_and_what_was_shown_is_superseded(
+    fault: Any,
+) -> None:
+    played = play([turn(text("I beg"), fault=fault), OK])
+    assert (played.reason, played.result.output) == ("completed", "ok")
+    shown = [name for name in played.stage.names if name.startswith("agent.message.")]
+    assert shown[:3] == ["agent.message.started", "agent.message.delta", "agent.message.superseded"]
+    assert shown[3:5] == ["agent.message.started", "agent.message.delta"]
+    assert shown.count("agent.message.ended") == 1
+    assert "I beg" not in str(played.result.state.messages)
+    assert played.result.used.usage.is_estimated, "the tokens of the part that broke off count"
+    assert played.result.used.steps == 1
 
 
 def test_what_failed_calls_used_is_counted_once() -> None:
@@ -213,10 +230,9 @@ def test_still_too_long_after_both_recoveries_a_person_is_asked() -> None:
     )
     assert played.reason == "needs_human"
     assert "Go on as before, change direction, or stop here?" in played.result.detail
+    fired = [event.fields["stage"] for event in played.stage.named("agent.recovery.fired")]
+    assert fired == ["prune", "ask"]
     assert len(played.stage.named("agent.compaction.run")) == 1
-    assert [each.fields["stage"] for each in played.stage.named("agent.recovery.fired")] == [
-        "prune"
-    ]
 
 
 def test_a_person_who_says_go_on_gives_a_new_recovery() -> None:

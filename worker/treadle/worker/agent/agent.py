@@ -236,8 +236,10 @@ class Agent(Generic[Out]):
         """Run the agent in this process until it stops, or waits for people.
 
         ``deps`` is what its tools get. ``state`` is that of an earlier result: the run goes on
-        from it, with ``goal`` as a follow-up if given. ``inbox`` brings what people say
-        meanwhile. Nothing outlives the process unless ``journal`` stores it.
+        from it, with ``goal`` as a follow-up if given; if the agent's prompt or tools are not
+        what they were, it stops first with ``needs_human``, and a ``goal`` with the state of
+        that result accepts the change. ``inbox`` brings what people say meanwhile. Nothing
+        outlives the process unless ``journal`` stores it.
         """
         inbox = inbox or MemoryInbox()
         equipment = self.equipment(deps=deps, run=id, step=self.name, cancelled=cancelled)
@@ -245,8 +247,12 @@ class Agent(Generic[Out]):
         driver = Driver(
             equipment, state or State(), journal or MemoryJournal(), inbox, emitter, clock
         )
+        if state is not None:
+            driver.resumed()
         if state is None:
             await driver.open(self.opened(goal, clock()))
+        elif await driver.drifted():
+            return self.result(Reached("stopped", driver.state))
         elif goal:
             text = goal if isinstance(goal, str) else "\n".join(b.get("text", "") for b in goal)
             await driver.follow_up(text)

@@ -17,7 +17,9 @@ import msgspec
 
 from treadle.worker.agent import asking, compacting, model_turn, tool_turn
 from treadle.worker.agent import hooks as hooking
+from treadle.worker.agent.core import compaction
 from treadle.worker.agent.core import decide as deciding
+from treadle.worker.agent.core.budget import time_left_ms
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import ModelFault, Usage
 from treadle.worker.agent.core.entries import (
@@ -31,9 +33,9 @@ from treadle.worker.agent.core.entries import (
     Switched,
     TurnEnded,
 )
-from treadle.worker.agent.core.spec import Versions
 from treadle.worker.agent.core.state import State, apply, fold
 from treadle.worker.agent.core.stops import StopReason
+from treadle.worker.agent.core.telling import overrun_text
 from treadle.worker.agent.events import Emitter
 from treadle.worker.agent.letters import Letters, newest
 from treadle.worker.agent.ports import Clock, Inbox, Journal, Letter, LetterKind
@@ -95,15 +97,25 @@ class Driver:
         await self.append(opened)
         self._emitter.emit("agent_run.started")
 
+    def resumed(self) -> None:
+        """Tell that this driver goes on from stored entries."""
+        self._emitter.turn = self.state.turn
+        names = [self.state.started[id].name for id in sorted(self._interrupted)]
+        self._emitter.emit("agent_run.resumed", entries=self.state.entries, interrupted=names)
+
     async def follow_up(self, text: str) -> None:
         """Go on with a run that has stopped, or was interrupted between turns."""
         await self._said("follow_up", [text], 0)
 
-    async def drifted(self, drift: tuple[str, ...], versions: Versions) -> None:
-        """Stop for a person, because the agent is another than the one that began the run."""
-        stopped = self.state.stopped
-        if stopped is not None and stopped.drifted == versions:
-            return
+    async def drifted(self) -> bool:
+        """Stop for a person if the agent is another than the one that began the run.
+
+        Return whether it stopped; a person who was told of this very change decides by going on.
+        """
+        versions, stopped = self._equipment.spec.versions, self.state.stopped
+        drift = versions.drift(self.state.versions)
+        if not drift or (stopped is not None and stopped.drifted == versions):
+            return False
         detail = (
             f"the agent's {' and '.join(drift)} changed since this run began, and what it was told "
             "may not hold any more. Send a message to go on with the agent as it is now, or "
@@ -119,6 +131,7 @@ class Driver:
             )
         )
         self._emitter.emit("agent_run.resume_unsafe", drift=list(drift))
+        return True
 
     async def stop(
         self, reason: StopReason, detail: str, fault: ModelFault | None = None
@@ -146,9 +159,41 @@ class Driver:
         """Drive until a turn has ended, the run is over, or people have to answer.
 
         Raises ``ModelError`` and ``ModelBusy`` for a call that may succeed later: the state is
-        as before it, and driving on makes the call again.
+        as before it, and driving on makes the call again. At the end of ``max_duration`` the run
+        stops, whatever it is doing.
         """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                return await self._turn(limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return await self._overrun()
+
+    async def _overrun(self) -> Reached:
+        return await self.stop("timeout", overrun_text(self._equipment.spec.budget))
+
+    def _left_s(self) -> float | None:
+        """Return the time until the hard limit; ``None`` without one, and while people decide."""
+        state = self.state
+        if state.stopped is not None or (
+            state.asked is not None and not all(map(state.has_reply, state.asked.call_ids))
+        ):
+            return None
+        left_ms = time_left_ms(self._equipment.spec.budget, state.elapsed_ms(self._clock()))
+        return None if left_ms is None else left_ms / 1000
+
+    def cut(self, limit: asyncio.Timeout, left_s: float) -> None:
+        """Let the turn be cut off after so many seconds."""
+        limit.reschedule(asyncio.get_running_loop().time() + max(0.0, left_s))
+
+    async def _turn(self, limit: asyncio.Timeout) -> Reached:
+        if (left_s := self._left_s()) is not None and left_s <= 0:
+            return await self._overrun()
         while True:
+            if limit.when() is None and (left_s := self._left_s()) is not None:
+                self.cut(limit, left_s)
             self._emitter.turn = self.state.turn
             action = deciding.decide(self._equipment.spec, self.state, self._clock(), self._limit)
             match action:
@@ -193,6 +238,8 @@ class Driver:
         if ended is None:
             await self.append(*entries)
             if stop is not None:
+                if stop.detail == compaction.ASK_TEXT:
+                    self._emitter.emit("agent.recovery.fired", stage="ask")
                 await self.ended(stop)
             for entry in entries:
                 if isinstance(entry, Heard) and entry.limit:
@@ -331,9 +378,19 @@ class Driver:
             await self._store()
 
     async def _store(self) -> None:
-        if self._unstored:
-            await self._journal.append(tuple(self._unstored))
-            self._unstored.clear()
+        if not self._unstored:
+            return
+        # Whoever cancels waits for a write that is under way: cut in the middle, nobody would
+        # know whether it stands, and the record after it would be refused.
+        write = asyncio.ensure_future(self._journal.append(tuple(self._unstored)))
+        try:
+            await asyncio.shield(write)
+        except asyncio.CancelledError:
+            await asyncio.wait({write})
+            if not write.cancelled() and write.exception() is None:
+                self._unstored.clear()
+            raise
+        self._unstored.clear()
 
     @property
     def emitter(self) -> Emitter:

@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """What one iteration has before it: the state, and where its journal goes on."""
 
-    __slots__ = ("_ctx", "base", "record", "state")
+    __slots__ = ("_ctx", "base", "is_cold", "record", "state")
 
     def __init__(self, ctx: LoopContext[Any], state: State, base: Counters, record: int) -> None:
         self._ctx = ctx
@@ -55,6 +55,8 @@ class Desk:
         """What the run had used when this iteration began, whichever attempt this is."""
         self.record = record
         """Number of the next record."""
+        self.is_cold = False
+        """The state was folded from the journal: this worker did not serve the turn before."""
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Store the entries as one record."""
@@ -117,8 +119,10 @@ class AgentHandler:
         self._warm.drop(ctx.run, ctx.step)
         if not desk.state.entries:
             await driver.open(agent.opened(self._goal(ctx.input), now_ms()))
-        elif drift := equipment.spec.versions.drift(desk.state.versions):
-            await driver.drifted(drift, equipment.spec.versions)
+        else:
+            if desk.is_cold:
+                driver.resumed()
+            await driver.drifted()
         try:
             reached = await self._turn(ctx, driver)
         except ModelBusy as exc:
@@ -159,7 +163,9 @@ class AgentHandler:
             elif base is None:
                 base = state.used
             state = fold(state, _decode_entries(record.body))
-        return Desk(ctx, state, state.used if base is None else base, len(records))
+        desk = Desk(ctx, state, state.used if base is None else base, len(records))
+        desk.is_cold = True
+        return desk
 
     # ---------------------------------------------------------------- settle
 

@@ -19,7 +19,7 @@ from treadle.worker.agent.core.decide import limit_calls
 from treadle.worker.agent.core.entries import ReplyVerdict
 from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
 from treadle.worker.agent.core.state import State
-from treadle.worker.agent.core.watch import EXEMPT, guard
+from treadle.worker.agent.core.watch import OWN_TOOLS, guard
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.models.port import Model
 from treadle.worker.agent.models.prices import PriceTable
@@ -108,7 +108,7 @@ class Equipment:
 
     async def _judged(self, state: State, call: ToolCall, used: Mapping[str, int]) -> ToolCall:
         # What an agent may do to the world is the policy's; the runtime's own tools do nothing.
-        if call.name in EXEMPT and call.name not in self.policy.forbidden:
+        if call.name in OWN_TOOLS and call.name not in self.policy.forbidden:
             return _question(call) if call.name == ASK_HUMAN else call
         tool = self.tools.get(call.name)
         call = _decided(call, *self.policy.decide(call, state, used=used, tool=tool))

@@ -57,6 +57,10 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
         found_key: str | None = await hooking.call(hooks.get_api_key, model.provider)
         key = found_key or ""
 
+    def superseded() -> None:
+        emitter.emit("agent.message.superseded")
+        emitter.emit("agent.message.started")
+
     try:
         called = await retrying.call(
             model,
@@ -66,6 +70,7 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
             on_retry=lambda retry: emitter.emit(
                 "agent.model.retry", error=retry.fault.kind, delay_s=round(retry.delay_s, 2)
             ),
+            on_superseded=superseded,
             timeout_s=equipment.model_timeout_s,
             api_key=key,
         )

@@ -15,8 +15,6 @@ from treadle.worker.agent.core.stops import Limit
 
 MAX_STEPS = 30
 """Model turns of an agent that does not say."""
-NOTICE_SHARES = (0.60, 0.85)
-"""Shares of the bound on turns at which the model is told what is left."""
 SOFT_TIME_SHARE = 0.75
 """Share of ``max_duration`` at which the agent is asked to put its result together."""
 
@@ -103,23 +101,18 @@ def reached(budget: Budget, used: Counters, elapsed_ms: int) -> Limit | None:
     return None
 
 
+def time_left_ms(budget: Budget, elapsed_ms: int) -> int | None:
+    """Return the time until the run is ended, whatever it is doing; ``None`` without a bound."""
+    if not budget.max_duration:
+        return None
+    return int(budget.max_duration / timedelta(milliseconds=1)) - elapsed_ms
+
+
 def calls_left(budget: Budget, used: Counters) -> int | None:
     """Return how many more tool calls may run; ``None`` is any number."""
     if not budget.max_tool_calls:
         return None
     return max(0, budget.max_tool_calls - used.tool_calls)
-
-
-def notice(budget: Budget, used: Counters) -> str:
-    """Return what the model is told when a share of its turns is used up just now, or ''."""
-    for share in NOTICE_SHARES:
-        if used.steps == max(1, round(budget.max_steps * share)) and budget.max_steps > 2:
-            left = budget.max_steps - used.steps
-            return (
-                f"{used.steps} of {budget.max_steps} turns are used; {left} are left. Go for the "
-                "result, and leave out what it does not need."
-            )
-    return ""
 
 
 def _is_over(used: int, bound: int) -> bool:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.worker.agent.core import compaction, earlier
-from treadle.worker.agent.core.budget import calls_left, notice, reached
+from treadle.worker.agent.core import compaction, earlier, telling
+from treadle.worker.agent.core.budget import calls_left, reached
 from treadle.worker.agent.core.calls import FOR_PEOPLE, Decision, ToolCall, ToolResult
 from treadle.worker.agent.core.conversation import Block, ModelRequest
 from treadle.worker.agent.core.entries import (
@@ -31,9 +31,9 @@ from treadle.worker.agent.core.entries import (
 from treadle.worker.agent.core.request import build_request, context_tokens
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, AgentSpec
 from treadle.worker.agent.core.state import State, text_of, tool_uses
-from treadle.worker.agent.core.stops import StopReason
+from treadle.worker.agent.core.stops import OF_STEP, StopReason
 from treadle.worker.agent.core.streaks import OPEN
-from treadle.worker.agent.core.watch import assess
+from treadle.worker.agent.core.watch import OWN_TOOLS, assess
 
 _ASKED_TO_STOP = {
     "max_steps": "the bound on turns",
@@ -106,7 +106,7 @@ def decide(spec: AgentSpec, state: State, now_ms: int, limit: str = "") -> Actio
     if state.stopped is not None:
         return Finish()
     if state.answer is None:
-        return _between(spec, state, now_ms, limit)
+        return _between(spec, state, now_ms, OF_STEP.get(limit, limit))
     return _in_turn(spec, state, state.answer, now_ms)
 
 
@@ -114,7 +114,7 @@ def decide(spec: AgentSpec, state: State, now_ms: int, limit: str = "") -> Actio
 
 
 def _between(spec: AgentSpec, state: State, now_ms: int, limit: str) -> Action:
-    bound = limit or reached(spec.budget, state.used, now_ms - state.opened_ms) or ""
+    bound = limit or reached(spec.budget, state.used, state.elapsed_ms(now_ms)) or ""
     tokens = spec.context_window if state.is_overfull else context_tokens(state)
     stage = compaction.next_stage(
         spec.compaction, state.recovery, tokens, spec.context_window, state.turn
@@ -125,7 +125,7 @@ def _between(spec: AgentSpec, state: State, now_ms: int, limit: str) -> Action:
     if bound:
         return _at_bound(spec, state, bound, now_ms)
     if stage == "ask":
-        return _stop(state, "needs_human", now_ms, detail=compaction.ASK_TEXT)
+        return _stop("needs_human", now_ms, detail=compaction.ASK_TEXT)
     if stage is not None:
         keep = spec.compaction.keep if stage == "compact" else spec.compaction.deep_keep
         plan = compaction.plan(
@@ -139,7 +139,7 @@ def _between(spec: AgentSpec, state: State, now_ms: int, limit: str) -> Action:
 def _at_bound(spec: AgentSpec, state: State, bound: str, now_ms: int) -> Action:
     # An answer that was paused goes back as it is: there is no room for the question.
     if spec.on_limit == "fail" or not state.turn or state.watch.streaks.is_paused:
-        return _stop(state, bound, now_ms, text=state.text)
+        return _at_end(spec, state, bound, now_ms, text=state.text)
     if state.limit:
         return CallModel(build_request(spec, state, "final"), "final")
     how = f"by calling {spec.output_tool.name}" if spec.output_tool else "as text"
@@ -158,18 +158,19 @@ def _at_bound(spec: AgentSpec, state: State, bound: str, now_ms: int) -> Action:
 
 def _in_turn(spec: AgentSpec, state: State, answer: Answered, now_ms: int) -> Action:
     if answer.stop_reason == "refusal":
-        return _stop(state, "refused", now_ms, text=text_of(answer.content))
+        return _stop("refused", now_ms, text=text_of(answer.content))
     uses = tuple(tool_uses(answer.content))
     if uses and not state.is_judged:
         return _judge(spec, answer, uses, now_ms)
     if open_calls := state.open_calls:
         return _settle(spec, state, open_calls, now_ms)
     if state.checked is not None and not state.checked.problem:
-        return _completed(state, answer, now_ms)
+        return _completed(spec, state, answer, now_ms)
     if answer.purpose == "final":
         if not uses and spec.output_tool is None and state.checked is None:
             return _check_text(state, answer)
-        return _stop(state, state.limit or "max_steps", now_ms, text=text_of(answer.content))
+        text = text_of(answer.content)
+        return _at_end(spec, state, state.limit or "max_steps", now_ms, text=text)
     if state.checked is None and _is_result(spec, state, answer, uses):
         return _check_text(state, answer)
     return _end_turn(spec, state, now_ms)
@@ -319,11 +320,12 @@ def _check_text(state: State, answer: Answered) -> Check:
     return Check(None, text)
 
 
-def _completed(state: State, answer: Answered, now_ms: int) -> Action:
+def _completed(spec: AgentSpec, state: State, answer: Answered, now_ms: int) -> Action:
     assert state.checked is not None
-    reason = "completed" if answer.purpose == "turn" else state.limit or "max_steps"
-    text = text_of(answer.content)
-    return _stop(state, reason, now_ms, text=text, output=state.checked.output)
+    text, output = text_of(answer.content), state.checked.output
+    if answer.purpose == "turn":
+        return _stop("completed", now_ms, text=text, output=output)
+    return _at_end(spec, state, state.limit or "max_steps", now_ms, text=text, output=output)
 
 
 def _end_turn(spec: AgentSpec, state: State, now_ms: int) -> Action:
@@ -338,17 +340,42 @@ def _end_turn(spec: AgentSpec, state: State, now_ms: int) -> Action:
         stop: StopReason = found.stop
         if stop == "output_truncated" and answer.stop_reason != "max_tokens":
             stop = "context_exceeded"
-        return _stop(state, stop, now_ms, text=state.text, detail=found.detail)
+        return _stop(stop, now_ms, text=state.text, detail=found.detail)
     notes = found.notes
     is_paused = found.watch.streaks.is_paused  # The answer goes on: nothing may stand between.
-    if not is_paused and (told := notice(spec.budget, state.used)):
-        notes = (*notes, told)
-    watch = msgspec.Raw(msgspec.json.encode(found.watch))
+    watched = found.watch
+    if not is_paused:
+        elapsed_ms = state.elapsed_ms(now_ms)
+        text, told = telling.notice(spec.budget, state.used, elapsed_ms, watched.told)
+        notes = (*notes, text) if text else notes
+        watched = msgspec.structs.replace(watched, told=told)
+    watch = msgspec.Raw(msgspec.json.encode(watched))
     return Record((TurnEnded(at_ms=now_ms, notes=notes, detection=found.detection, watch=watch),))
 
 
-def _stop(
+def _at_end(
+    spec: AgentSpec,
     state: State,
+    bound: str,
+    now_ms: int,
+    *,
+    text: str,
+    output: msgspec.Raw | None = None,
+) -> Record:
+    """Stop at a bound, and say which it is."""
+    if bound == "context_exceeded":
+        detail = (
+            f"the conversation fills about {context_tokens(state)} of {spec.context_window} "
+            "tokens, and compaction does not help any more. Choose a model with a larger window, "
+            "or tools that return less"
+        )
+    else:
+        elapsed_ms = state.elapsed_ms(now_ms)
+        detail = telling.stop_text(spec.budget, bound, state.used, elapsed_ms)
+    return _stop(bound, now_ms, text=text, output=output, detail=detail)
+
+
+def _stop(
     reason: str,
     now_ms: int,
     *,
@@ -368,17 +395,22 @@ def _stop(
 
 def limit_calls(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """Return the judged calls, those beyond the budget of tool calls marked."""
+    if state.answer is not None and state.answer.purpose == "final":
+        return tuple(
+            msgspec.structs.replace(call, decision="over_budget", reason=_LAST)
+            if call.decision in ("execute", *FOR_PEOPLE) and call.name != FINAL_OUTPUT
+            else call
+            for call in calls
+        )
     left = calls_left(spec.budget, state.used)
     used_up = (
         f"This call did not run: the budget of {spec.budget.max_tool_calls} tool calls is used "
         "up. Give the best result you have."
     )
-    if state.answer is not None and state.answer.purpose == "final":
-        left, used_up = 0, _LAST
     limited: list[ToolCall] = []
     for call in calls:
-        # The result itself is no call that could be one too many.
-        counts = call.decision in ("execute", "needs_approval") and call.name != FINAL_OUTPUT
+        # What acts on nothing but the run itself is no call that could be one too many.
+        counts = call.decision in ("execute", "needs_approval") and call.name not in OWN_TOOLS
         if counts and left is not None:
             if left <= 0:
                 call = msgspec.structs.replace(call, decision="over_budget", reason=used_up)

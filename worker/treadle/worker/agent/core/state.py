@@ -36,7 +36,7 @@ from treadle.worker.agent.core.entries import (
 )
 from treadle.worker.agent.core.notes import RunJournal
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, Versions
-from treadle.worker.agent.core.watch import Watch
+from treadle.worker.agent.core.watch import OWN_TOOLS, Watch
 
 _decode_watch = msgspec.json.Decoder(Watch).decode
 
@@ -49,6 +49,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     """The live conversation: what the next request sends."""
     opened_ms: int = 0
+    waited_ms: int = 0
+    """Of the time since: in which people were waited for, or the run had stopped."""
+    waiting_since_ms: int = 0
+    """Since when people are waited for; 0 is not at all."""
     trace_id: str = ""
     versions: Versions = Versions()
     used: Counters = Counters()
@@ -106,6 +110,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The turn's calls that have no result yet."""
         return tuple(call for call in self.calls if call.id not in self.results)
 
+    def elapsed_ms(self, now_ms: int) -> int:
+        """Return how long the run has been at work; waiting for people is none."""
+        return now_ms - self.opened_ms - self.waited_ms
+
     def has_reply(self, call_id: str) -> bool:
         """True if a person has answered about the call since it last began."""
         return call_id in self.replies and call_id not in self.consumed
@@ -154,11 +162,9 @@ def apply(state: State, entry: Entry) -> State:
             journal = state.journal.changed(entry.field, entry.value, append=entry.append)
             return _with(state, journal=journal)
         case Asked():
-            return _with(state, asked=entry)
+            return _with(state, asked=entry, waiting_since_ms=entry.at_ms)
         case Replied():
-            replies = {**state.replies, entry.call_id: entry}
-            consumed = state.consumed - {entry.call_id}
-            return _with(_seen(state, "reply", entry.seen), replies=replies, consumed=consumed)
+            return _replied(state, entry)
         case Checked():
             return _with(state, checked=entry)
         case TurnEnded():
@@ -188,16 +194,33 @@ def _heard(state: State, entry: Heard) -> State:
         return _with(state, limit=entry.limit or state.limit, watch=watch)
     # A person has spoken: what looked like going in circles may be wanted now.
     state = _seen(state, "steer" if entry.source == "steering" else "follow_up", entry.seen)
-    drifted = state.stopped.drifted if state.stopped is not None else None
+    stopped = state.stopped
+    drifted = stopped.drifted if stopped is not None else None
     return _with(
         state,
         stopped=None,
+        waited_ms=state.waited_ms + (_between(stopped.at_ms, entry.at_ms) if stopped else 0),
         limit="",
         # Whoever answers lets the agent go on as it is now.
         versions=drifted or state.versions,
         watch=state.watch.renewed(),
         recovery=state.recovery.renewed(),
     )
+
+
+def _replied(state: State, entry: Replied) -> State:
+    waited_ms = state.waited_ms + _between(state.waiting_since_ms, entry.at_ms)
+    return _with(
+        _seen(state, "reply", entry.seen),
+        replies={**state.replies, entry.call_id: entry},
+        consumed=state.consumed - {entry.call_id},
+        waited_ms=waited_ms,
+        waiting_since_ms=entry.at_ms,
+    )
+
+
+def _between(since_ms: int, until_ms: int) -> int:
+    return max(0, until_ms - since_ms) if since_ms else 0
 
 
 def _answered(state: State, entry: Answered) -> State:
@@ -228,7 +251,7 @@ def _settled(state: State, entry: Settled) -> State:
     executed = {**state.executed, result.name: state.executed.get(result.name, 0) + ran}
     used = state.used + Counters(
         steps=entry.spent_steps,
-        tool_calls=ran + entry.spent_tool_calls,
+        tool_calls=(0 if result.name in OWN_TOOLS else ran) + entry.spent_tool_calls,
         usage=entry.spent,
         cost_micro_usd=entry.spent_cost_micro_usd,
     )
@@ -262,6 +285,7 @@ def _closed(state: State, notes: tuple[str, ...]) -> State:
         started={},
         results={},
         asked=None,
+        waiting_since_ms=0,
         replies={},
         consumed=frozenset[str](),
         later=(),

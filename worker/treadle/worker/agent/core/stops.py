@@ -43,3 +43,6 @@ StopReason = Literal[
 
 Limit = Literal["max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout"]
 """Stops that are bounds: at them ``on_limit`` decides what happens."""
+
+OF_STEP: dict[str, Limit] = {"max_iterations": "max_steps", "max_duration": "timeout"}
+"""What a bound of the step is to the agent that serves it, where the names differ."""

@@ -22,8 +22,8 @@ from treadle.worker.agent.core.thrash import Ladder, Recent
 if TYPE_CHECKING:
     from treadle.worker.agent.core.state import State
 
-EXEMPT = frozenset({*notes.NAMES, ASK_HUMAN, FINAL_OUTPUT})
-"""Tools of the runtime itself: repeating them goes in no circle."""
+OWN_TOOLS = frozenset({*notes.NAMES, ASK_HUMAN, FINAL_OUTPUT})
+"""Tools of the runtime itself: they use up no budget, and repeating them goes in no circle."""
 
 _CUT = {"model_context_window_exceeded": "max_tokens"}
 """Another way to be cut off."""
@@ -37,10 +37,12 @@ class Watch(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     streaks: Streaks = Streaks()
     malformed: int = 0
     """Answers in a row that could not be used at all."""
+    told: dict[str, int] = {}
+    """Shares of each bound that the model was told of (``telling``)."""
 
     def renewed(self) -> Watch:
-        """Return the watch after a person has spoken."""
-        return Watch(streaks=self.streaks.renewed())
+        """Return the watch after a person has spoken; budgets begin anew for nobody."""
+        return Watch(streaks=self.streaks.renewed(), told=self.told)
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
     calls = state.calls
     issued = [thrash.issued(call, state.results[call.id], spec.tool(call.name)) for call in calls]
     recent = thrash.record(watch.recent, issued)
-    detection = thrash.detect(recent, watch.ladder, exempt=EXEMPT)
+    detection = thrash.detect(recent, watch.ladder, exempt=OWN_TOOLS)
     suppressed = sum(call.decision == "suppressed" for call in calls)
     circles = thrash.after_turn(watch.ladder, detection, proposed=len(calls), suppressed=suppressed)
     outcomes = [streaks.outcome(call, state.results[call.id]) for call in calls]
@@ -78,7 +80,7 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
     advice: list[streaks.Advice] = [tools, said]
     if state.checked is not None or problem:
         advice.append(streaks.after_check(said.streaks, problem))
-    after = Watch(recent=recent, ladder=circles.ladder, streaks=advice[-1].streaks)
+    after = Watch(recent=recent, ladder=circles.ladder, streaks=advice[-1].streaks, told=watch.told)
     told = tuple(note for each in advice for note in each.notes)
     stops: list[tuple[StopReason | None, str]] = [(each.stop, each.detail) for each in advice]
     stops.append((circles.stop, circles.detail))
@@ -92,10 +94,10 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
 def guard(spec: AgentSpec, watch: Watch, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """Return the calls, those marked that the watch does not let run."""
     issued = [thrash.issued(call, None, spec.tool(call.name)) for call in calls]
-    storms = thrash.storms(watch.recent, issued, exempt=EXEMPT)
+    storms = thrash.storms(watch.recent, issued, exempt=OWN_TOOLS)
     guarded: list[ToolCall] = []
     for call, is_storm in zip(calls, storms, strict=True):
-        if call.decision != "execute" or call.name in EXEMPT:
+        if call.decision != "execute" or call.name in OWN_TOOLS:
             guarded.append(call)
         elif watch.streaks.is_open(call.name):
             guarded.append(_marked(call, "unavailable", streaks.open_text(call.name)))

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from treadle.sdk.bus.connection import Connection
-from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.errors import UserError
 from treadle.sdk.settings import Settings
-from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
-from treadle.worker.agent.core.entries import Entry
+from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.worker.agent.evals.cassette import Cassette, record
-from treadle.worker.execution import Record
-
-_decode_record = msgspec.json.Decoder(Record).decode
-_decode_entries = msgspec.json.Decoder(list[Entry]).decode
+from treadle.worker.agent.stored import read_journal
 
 
 async def fetch(
@@ -24,24 +15,5 @@ async def fetch(
 
     Raises ``UserError`` if the step has none: it is no agent's, or has not begun.
     """
-    settings = settings or Settings.from_env()
-    subjects = Subjects(settings.namespace)
-    connection = await Connection.open(settings, name="treadle-eval")
-    try:
-        js = JetStream(connection)
-        found = {
-            subjects.parse_record(stored.subject): _decode_record(stored.data)
-            async for stored in js.read(subjects.steps_stream, subjects.records(run, step, domain))
-        }
-    finally:
-        await connection.close()
-    if not found:
-        raise UserError(
-            f"step {step!r} of run {run!r} has no journal: it is no agent's step, or has not "
-            f"begun. See the run's steps: `treadle run show {run}`."
-        )
-    # A replica may lag behind by the newest: what is there without a gap is a run as well.
-    numbers = [number for index, number in enumerate(sorted(found)) if number == index]
-    return record(
-        (entry for number in numbers for entry in _decode_entries(found[number].body)), agent=step
-    )
+    records = await read_journal(run, step, settings, domain=domain)
+    return record((entry for each in records for entry in each.entries), agent=step)

@@ -7,7 +7,6 @@ takes a stream that just ends for an answer.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
@@ -25,6 +24,7 @@ from treadle.worker.agent.core.conversation import (
     ModelResponse,
 )
 from treadle.worker.agent.models import faults
+from treadle.worker.agent.models.adapter import Adapter, drain, timeouts, whole_within
 from treadle.worker.agent.models.anthropic_wire import ThinkingStyle, create_params, input_params
 from treadle.worker.agent.models.assembly import Assembler, response_of
 from treadle.worker.agent.models.per_loop import PerLoop
@@ -32,16 +32,10 @@ from treadle.worker.agent.models.port import OnDelta
 from treadle.worker.agent.models.sse import SseDecoder
 from treadle.worker.agent.models.text import MalformedAnswer, parse_object
 
-CONNECT_TIMEOUT_S = 10.0
-IDLE_TIMEOUT_S = 300.0
-"""A stream that says nothing, not even a ping, for so long is dead."""
-DRAIN_TIMEOUT_S = 0.5
-"""The connection is kept for the next call if the stream ends this soon after the answer."""
-
 _WHO = "anthropic"
 
 
-class AnthropicModel:
+class AnthropicModel(Adapter):
     """A model of the Messages API. There is no default model: prices and terms differ."""
 
     def __init__(
@@ -59,9 +53,9 @@ class AnthropicModel:
 
         An ``http_client`` of your own is not closed by ``close()``.
         """
-        self._name = name
-        self._context_window = context_window
-        self._max_output_tokens = max_output_tokens
+        super().__init__(
+            _WHO, name, context_window=context_window, max_output_tokens=max_output_tokens
+        )
         self._style: ThinkingStyle = thinking
         self._owns_http_client = http_client is None
 
@@ -71,26 +65,6 @@ class AnthropicModel:
             )
 
         self._clients = PerLoop(connect)
-
-    @property
-    def provider(self) -> str:
-        """``anthropic``."""
-        return _WHO
-
-    @property
-    def name(self) -> str:
-        """The provider's name of the model."""
-        return self._name
-
-    @property
-    def context_window(self) -> int:
-        """Tokens that input and output may fill together."""
-        return self._context_window
-
-    @property
-    def max_output_tokens(self) -> int:
-        """Most tokens of one answer, used when the agent does not say."""
-        return self._max_output_tokens
 
     async def respond(
         self,
@@ -103,20 +77,11 @@ class AnthropicModel:
         """Make exactly one HTTP request and return its answer; see ``Model.respond``."""
         params = create_params(request, self._name, self._style)
         call = _Call(on_delta)
-        limit = asyncio.timeout(timeout_s)
-        try:
-            async with limit:
-                client = self._client(api_key)
-                if on_delta is None:
-                    return await _whole(client, params, timeout_s)
-                return await call.stream(client, params, timeout_s)
-        except TimeoutError as exc:
-            if not limit.expired():
-                raise
-            fault = ModelFault(
-                kind="timeout", message=f"{_WHO}: no whole answer within {timeout_s:g} s"
-            )
-            raise call.failure(fault) from exc
+        async with whole_within(timeout_s, _WHO, call.failure):
+            client = self._client(api_key)
+            if on_delta is None:
+                return await _whole(client, params, timeout_s)
+            return await call.stream(client, params, timeout_s)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the API's count of the input; ``None`` if the server cannot count."""
@@ -193,7 +158,7 @@ class _Call:
     async def _events(
         self, client: AsyncAnthropic, params: dict[str, Any], timeout_s: float
     ) -> AsyncGenerator[Block]:
-        timeout = httpx2.Timeout(min(timeout_s, IDLE_TIMEOUT_S), connect=CONNECT_TIMEOUT_S)
+        timeout = timeouts(timeout_s, is_streamed=True)
         try:
             async with client.messages.with_streaming_response.create(
                 **params, stream=True, timeout=timeout
@@ -207,7 +172,7 @@ class _Call:
                         event = _event(name, data, http)
                         yield event
                         if event.get("type") == "message_stop":
-                            await _drain(chunks)
+                            await drain(chunks)
                             return
         except ModelError as exc:
             raise self.failure(exc.fault) from exc
@@ -216,7 +181,7 @@ class _Call:
 
 
 async def _whole(client: AsyncAnthropic, params: dict[str, Any], timeout_s: float) -> ModelResponse:
-    timeout = httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+    timeout = timeouts(timeout_s, is_streamed=False)
     try:
         async with client.messages.with_streaming_response.create(
             **params, stream=False, timeout=timeout
@@ -226,15 +191,6 @@ async def _whole(client: AsyncAnthropic, params: dict[str, Any], timeout_s: floa
         return response_of(message, None, request_id)
     except Exception as exc:  # Whatever the SDK raises becomes a fault.
         raise ModelError(fault_of(exc)) from exc
-
-
-async def _drain(chunks: Any) -> None:
-    try:
-        async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            async for _ in chunks:
-                pass
-    except (TimeoutError, httpx2.HTTPError):
-        pass  # The answer is whole; the connection is closed instead of kept.
 
 
 def _event(name: str, data: str, http: httpx2.Response) -> Block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import time
@@ -18,6 +17,7 @@ from treadle.worker.agent.core.conversation import (
     ModelResponse,
 )
 from treadle.worker.agent.models import faults
+from treadle.worker.agent.models.adapter import Adapter, drain, timeouts, whole_within
 from treadle.worker.agent.models.completion import Completion
 from treadle.worker.agent.models.openai_wire import Inconvertible, body_of, error_of
 from treadle.worker.agent.models.per_loop import PerLoop
@@ -25,14 +25,8 @@ from treadle.worker.agent.models.port import OnDelta
 from treadle.worker.agent.models.sse import SseDecoder
 from treadle.worker.agent.models.text import excerpt, parse_object
 
-CONNECT_TIMEOUT_S = 10.0
-IDLE_TIMEOUT_S = 300.0
-"""A stream that says nothing for so long is dead. A long prompt is read within it, too."""
-DRAIN_TIMEOUT_S = 0.5
-"""The connection is kept for the next call if the stream ends this soon after the answer."""
 
-
-class OpenAICompatibleModel:
+class OpenAICompatibleModel(Adapter):
     """A model of a server that speaks chat completions."""
 
     def __init__(
@@ -52,35 +46,14 @@ class OpenAICompatibleModel:
         ``max_tokens_field`` is ``max_completion_tokens`` for OpenAI's own reasoning models. An
         ``http_client`` of your own is not closed by ``close()``.
         """
-        self._name = name
+        super().__init__(
+            provider, name, context_window=context_window, max_output_tokens=max_output_tokens
+        )
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._api_key = api_key
-        self._context_window = context_window
-        self._max_output_tokens = max_output_tokens
         self._max_tokens_field = max_tokens_field
-        self._provider = provider
         self._owns_http_client = http_client is None
         self._clients = PerLoop(lambda: http_client or httpx2.AsyncClient())
-
-    @property
-    def provider(self) -> str:
-        """The provider, ``openai`` unless said otherwise."""
-        return self._provider
-
-    @property
-    def name(self) -> str:
-        """The server's name of the model."""
-        return self._name
-
-    @property
-    def context_window(self) -> int:
-        """Tokens that input and output may fill together."""
-        return self._context_window
-
-    @property
-    def max_output_tokens(self) -> int:
-        """Most tokens of one answer, used when the agent does not say."""
-        return self._max_output_tokens
 
     async def respond(
         self,
@@ -92,16 +65,9 @@ class OpenAICompatibleModel:
     ) -> ModelResponse:
         """Make exactly one HTTP request and return its answer; see ``Model.respond``."""
         call = _Call(self._provider, request, on_delta)
-        limit = asyncio.timeout(timeout_s)
-        try:
-            async with limit:
-                http_request = self._request(request, on_delta is not None, timeout_s, api_key)
-                return await call.answer(self._clients.get(), http_request)
-        except TimeoutError as exc:
-            if not limit.expired():
-                raise
-            text = f"{self._provider}: no whole answer within {timeout_s:g} s"
-            raise call.failure(ModelFault(kind="timeout", message=text)) from exc
+        async with whole_within(timeout_s, self._provider, call.failure):
+            http_request = self._request(request, on_delta is not None, timeout_s, api_key)
+            return await call.answer(self._clients.get(), http_request)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return ``None``: the protocol has no such question."""
@@ -119,7 +85,6 @@ class OpenAICompatibleModel:
         headers = {"content-type": "application/json"}
         if key := api_key or self._api_key:
             headers["authorization"] = f"Bearer {key}"
-        idle_s = min(timeout_s, IDLE_TIMEOUT_S) if is_streamed else timeout_s
         try:
             body = body_of(request, self._name, max_tokens_field=self._max_tokens_field)
             if is_streamed:
@@ -129,7 +94,7 @@ class OpenAICompatibleModel:
                 self._url,
                 content=json.dumps(body, ensure_ascii=False, allow_nan=False).encode(),
                 headers=headers,
-                timeout=httpx2.Timeout(idle_s, connect=CONNECT_TIMEOUT_S),
+                timeout=timeouts(timeout_s, is_streamed=is_streamed),
             )
         except UnicodeEncodeError as exc:
             raise ModelError(faults.of_exception(self._provider, exc)) from exc
@@ -194,7 +159,7 @@ class _Call:
                 async for piece in pieces:
                     for _, data in decoder.feed(piece):
                         if data.strip() == "[DONE]":
-                            await _drain(pieces)
+                            await drain(pieces)
                             return
                         yield self._checked(data, answer)
         except Exception as exc:  # Whatever the HTTP client raises becomes a fault.
@@ -227,12 +192,3 @@ def _refused(who: str, answer: httpx2.Response, raw: bytes) -> ModelFault:
     return faults.of_answer(
         who, answer.status_code, headers=answer.headers, now_s=time.time(), **said
     )
-
-
-async def _drain(pieces: Any) -> None:
-    try:
-        async with asyncio.timeout(DRAIN_TIMEOUT_S):
-            async for _ in pieces:
-                pass
-    except (TimeoutError, httpx2.HTTPError):
-        pass  # The answer is whole; the connection is closed instead of kept.

@@ -1,12 +1,14 @@
 """Calling a model until it answers, as far as that is safe.
 
     transient, nothing given out   wait, call again
+    transient, deltas given out    tell the caller, wait, call again, twice at most
     tool input that is no JSON     call again, once
     a long retry-after             ModelBusy: the caller parks the iteration durably
     anything else                  ModelError, at once
 
-A call whose deltas have been given out is never repeated: whoever saw them would see the answer
-begin a second time.
+A call whose deltas have been given out is never repeated silently: whoever saw them would see the
+answer begin a second time. A caller that can mark them as superseded says so with
+``on_superseded``; without it, such a call is not repeated at all.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 5
     """After the first call, so at most one more call than this is made."""
     malformed_retries: int = 1
+    superseded_retries: int = 2
+    """Of ``retries``: after an answer that broke off when its beginning had been given out.
+    Fewer, because what was streamed so far has been paid for."""
     first_delay_s: float = 1.0
     """Doubled with each further retry."""
     delay_s_max: float = 60.0
@@ -83,6 +88,7 @@ async def call(
     *,
     on_delta: OnDelta | None = None,
     on_retry: Callable[[Retry], None] | None = None,
+    on_superseded: Callable[[], None] | None = None,
     timeout_s: float = 600.0,
     api_key: str = "",
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -92,10 +98,11 @@ async def call(
 
     Raises ``ModelBusy`` when the wait should be parked, else ``ModelError`` of the last call;
     the usage in its fault is that of all the calls made. ``timeout_s`` bounds each call.
+    ``on_superseded`` is told before each repetition that the deltas so far do not count.
     """
     policy = policy or RetryPolicy()
     wasted = Usage()
-    tries = malformed = 0
+    tries = malformed = superseded = 0
     while True:
         tries += 1
         try:
@@ -107,12 +114,18 @@ async def call(
             wasted += exc.fault.usage
             fault = msgspec.structs.replace(exc.fault, usage=wasted)
             malformed += fault.kind == "malformed"
+            superseded += fault.is_committed
+            may_supersede = on_superseded is not None and superseded <= policy.superseded_retries
+            if fault.is_committed and (not may_supersede or fault.kind not in TRANSIENT):
+                raise ModelError(fault) from exc
             if not _is_repeatable(fault, malformed, policy):
                 raise ModelError(fault) from exc
             if fault.retry_after_s > policy.park_after_s:
                 raise ModelBusy(fault.retry_after_s, fault, tries) from exc
             if tries > policy.retries:
                 raise ModelError(fault) from exc
+        if fault.is_committed and on_superseded is not None:
+            on_superseded()
         delay_s = backoff_s(policy, tries, fault.retry_after_s, random())
         if on_retry is not None:
             on_retry(Retry(number=tries, delay_s=delay_s, fault=fault))
@@ -127,8 +140,6 @@ def backoff_s(policy: RetryPolicy, retry: int, retry_after_s: float, chance: flo
 
 
 def _is_repeatable(fault: ModelFault, malformed: int, policy: RetryPolicy) -> bool:
-    if fault.is_committed:
-        return False
     if fault.kind == "malformed":
         return malformed <= policy.malformed_retries
     return fault.kind in TRANSIENT
