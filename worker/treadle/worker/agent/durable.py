@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from treadle.sdk import payload
 from treadle.sdk.spending import Spent
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
-from treadle.worker.agent.core.entries import Entry
+from treadle.worker.agent.core.entries import NOTHING, Entry
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import Emitter, OnEvent
@@ -46,11 +46,21 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """What one iteration has before it: the state, and where its journal goes on."""
 
-    __slots__ = ("_ctx", "base", "is_cold", "record", "state")
+    __slots__ = ("_ctx", "base", "is_cold", "is_resumed", "record", "state")
 
-    def __init__(self, ctx: LoopContext[Any], state: State, base: Counters, record: int) -> None:
+    def __init__(
+        self,
+        ctx: LoopContext[Any],
+        state: State,
+        base: Counters,
+        record: int,
+        *,
+        is_resumed: bool = False,
+    ) -> None:
         self._ctx = ctx
         self.state = state
+        self.is_resumed = is_resumed
+        """True when an earlier attempt of this iteration has stored something."""
         self.base = base
         """What the run had used when this iteration began, whichever attempt this is."""
         self.record = record
@@ -71,6 +81,15 @@ class Desk:
         ]
 
 
+class Beginning(NamedTuple):
+    """How a conversation begins."""
+
+    goal: str | Sequence[Block]
+    phase: str = ""
+    carried: msgspec.Raw = NOTHING
+    trace_id: str = ""
+
+
 class AgentHandler:
     """The handler of an agent-loop step that an agent serves."""
 
@@ -84,7 +103,7 @@ class AgentHandler:
     ) -> None:
         self._agent = agent
         self._deps = deps
-        self._goal = goal or _goal_of
+        self._goal = goal or goal_of
         self._on_event = on_event
         self._warm = StepCache[tuple[State, int]](STATES_MAX)
         """State and number of the next record."""
@@ -99,8 +118,8 @@ class AgentHandler:
 
     async def __call__(self, ctx: LoopContext[Any]) -> Any:
         """Drive one turn of the run and give the verdict it comes to."""
-        agent = self._agent
         desk = await self._desk(ctx)
+        agent, beginning = self.conversation(ctx, desk)
         deps = self._deps(ctx) if callable(self._deps) else self._deps
         equipment = agent.equipment(
             deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
@@ -117,8 +136,10 @@ class AgentHandler:
             iteration=ctx.iteration,
         )
         self._warm.drop(ctx.run, ctx.step)
-        if not desk.state.entries:
-            await driver.open(agent.opened(self._goal(ctx.input), now_ms()))
+        if beginning is not None:
+            goal, phase, carried, trace_id = beginning
+            opened = agent.opened(goal, now_ms(), trace_id, phase=phase, carried=carried)
+            await driver.open(opened)
         else:
             if desk.is_cold:
                 driver.resumed()
@@ -136,7 +157,16 @@ class AgentHandler:
         state = reached.state
         size_bytes = 4 * (state.context_tokens + state.used.usage.output_tokens) + 2_000
         self._warm.put(ctx.run, ctx.step, ctx.newest_record, (state, desk.record), size_bytes)
-        return self._verdict(ctx, reached)
+        return self.verdict(ctx, reached)
+
+    def conversation(
+        self, ctx: LoopContext[Any], desk: Desk
+    ) -> tuple[Agent[Any], Beginning | None]:
+        """Return the agent whose turn it is, and how its conversation begins, if it is to begin.
+
+        A step that holds one conversation after another overrides this, and ``verdict``.
+        """
+        return self._agent, None if desk.state.entries else Beginning(self._goal(ctx.input))
 
     async def _turn(self, ctx: LoopContext[Any], driver: Driver) -> Reached:
         state = driver.state
@@ -153,7 +183,7 @@ class AgentHandler:
         warm = self._warm.get(ctx.run, ctx.step, ctx.newest_record)
         if warm is not None:
             state, following = warm
-            return Desk(ctx, state, state.used, following)
+            return Desk(ctx, state, state.total, following)
         state = State()
         base: Counters | None = Counters()
         records = await ctx.read_records()
@@ -161,15 +191,18 @@ class AgentHandler:
             if record.iteration < ctx.iteration:
                 base = None
             elif base is None:
-                base = state.used
+                base = state.total
             state = fold(state, _decode_entries(record.body))
-        desk = Desk(ctx, state, state.used if base is None else base, len(records))
+        is_resumed = bool(records) and records[-1].iteration == ctx.iteration
+        base = state.total if base is None else base
+        desk = Desk(ctx, state, base, len(records), is_resumed=is_resumed)
         desk.is_cold = True
         return desk
 
     # ---------------------------------------------------------------- settle
 
-    def _verdict(self, ctx: LoopContext[Any], reached: Reached) -> Any:
+    def verdict(self, ctx: LoopContext[Any], reached: Reached) -> Any:
+        """Return the verdict about the iteration."""
         state = reached.state
         if reached.where == "turn":
             return ctx.continue_({"turn": state.turn})
@@ -192,7 +225,7 @@ class AgentHandler:
 
     def _note(self, ctx: LoopContext[Any], desk: Desk, driver: Driver) -> None:
         """Tell the engine what the iteration has used; a repeated telling counts once."""
-        used = driver.state.used - desk.base
+        used = driver.state.total - desk.base
         usage = used.usage
         ctx.report_spent(
             Spent(
@@ -206,7 +239,7 @@ class AgentHandler:
         )
 
 
-def _goal_of(given: Any) -> str | Sequence[Block]:
+def goal_of(given: Any) -> str | Sequence[Block]:
     """Return the goal that a step's input stands for: a text as it is, else its JSON."""
     if isinstance(given, str):
         return given
