@@ -21,6 +21,7 @@ PUBLIC = (
     "treadle.engine",
     "treadle.worker",
     "treadle.worker.agent",
+    "treadle.worker.agent.plan",
     "treadle.worker.agent.testing",
 )
 

@@ -262,3 +262,5 @@ def test_what_is_no_cassette_is_refused_and_says_what_to_do(tmp_path: Path) -> N
         Cassette.load(tmp_path / "none.json")
     with pytest.raises(UserError, match="from its first entry on"):
         record(recorded(agent(SCRIPT)).entries[1:])
+    with pytest.raises(UserError, match="hold 2 conversations"):
+        record([*recorded(agent(SCRIPT)).entries] * 2)

@@ -214,6 +214,20 @@ def test_more_definitions_that_cannot_serve_are_refused() -> None:
             tool(function)
     with pytest.raises(InvalidTool, match="contradict"):
         tool(effect="once", idempotent=True)(lambda: None)
+    with pytest.raises(InvalidTool, match="read_only=True contradict"):
+        tool(effect="once", read_only=True)(lambda: None)
+
+
+def test_a_tool_that_only_reads_is_idempotent_and_not_the_other_way_round() -> None:
+    @tool(read_only=True)
+    def read() -> None: ...
+
+    @tool(idempotent=True)
+    def write() -> None: ...
+
+    served = tool_from_schema("served", "", {"type": "object"}, _call, read_only=True)
+    assert [(each.idempotent, each.sequential) for each in (read, served)] == [(True, False)] * 2
+    assert not write.read_only
 
 
 def test_two_tools_of_one_name_are_refused_with_all_other_faults() -> None:

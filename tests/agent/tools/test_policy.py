@@ -22,7 +22,11 @@ def read(n: int = 0) -> None: ...
 def refund(cents: int) -> None: ...
 
 
-TOOLS = check_tools([read, refund])
+@tool(read_only=True)
+def look() -> None: ...
+
+
+TOOLS = check_tools([read, refund, look])
 
 
 def decisions(policy: Policy, *calls: ToolCall, **more: Any) -> list[str]:
@@ -90,3 +94,14 @@ def test_a_rule_that_fails_denies() -> None:
 
     decision, reason = Policy(rule=broken).decide(call("read"))
     assert decision == "denied" and "KeyError" in reason
+
+
+def test_where_nothing_may_be_changed_only_what_is_declared_to_read_runs() -> None:
+    calls = [call("look"), call("read", "2"), call("refund", "3", cents=1)]
+    assert decisions(Policy(read_only=True), *calls) == ["execute", "denied", "denied"]
+    unless = Policy(read_only=True, unless={"read"})
+    assert decisions(unless, *calls) == ["execute", "execute", "denied"]
+    assert decisions(Policy(read_only=True, forbidden={"look"}), *calls[:1]) == ["denied"]
+    unknown = check_call({"id": "1", "name": "write", "input": {}}, TOOLS)
+    decision, reason = Policy(read_only=True).decide(unknown)
+    assert decision == "denied" and "nothing may be changed" in reason

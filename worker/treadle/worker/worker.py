@@ -54,6 +54,7 @@ from treadle.worker.watchdog import LoopWatch
 
 if TYPE_CHECKING:
     from treadle.worker.agent.agent import Agent
+    from treadle.worker.agent.durable import AgentHandler
     from treadle.worker.agent.events import AgentEvent
     from treadle.worker.context import LoopContext
 
@@ -146,9 +147,15 @@ class Worker:
         ``on_event(ctx)`` returns what is told of each event of the iteration. Raises
         ``HandlerError`` if the type has a handler.
         """
-        from treadle.worker.agent.durable import AgentHandler
+        from treadle.worker.agent import durable
 
-        handler = AgentHandler(agent, deps=deps, goal=goal, on_event=on_event)
+        handler = durable.AgentHandler(agent, deps=deps, goal=goal, on_event=on_event)
+        self.agent_handler(type, handler, concurrency=concurrency)
+
+    def agent_handler(
+        self, type: str, handler: AgentHandler, *, concurrency: int | None = None
+    ) -> None:
+        """Register a handler that drives agents; it is prepared before the first task comes."""
         self._registry.add(type, handler, concurrency=concurrency)
         self._preparations.append(handler.prepare)
 

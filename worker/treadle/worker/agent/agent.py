@@ -17,12 +17,14 @@ Both drive the same functions over the same entries.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 import msgspec
 from typing_extensions import TypeVar
@@ -33,7 +35,7 @@ from treadle.worker.agent.core import notes
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.conversation import Block, ModelError, ThinkingLevel
-from treadle.worker.agent.core.entries import Opened, ReplyVerdict, Stopped
+from treadle.worker.agent.core.entries import NOTHING, Opened, ReplyVerdict, Stopped
 from treadle.worker.agent.core.spec import (
     ASK_HUMAN,
     FINAL_OUTPUT,
@@ -212,11 +214,42 @@ class Agent(Generic[Out]):
         )
         return replace(equipment, **changes)
 
-    def opened(self, goal: str | Sequence[Block], at_ms: int, trace_id: str = "") -> Opened:
-        """Return the entry that begins a run."""
+    def read_only(self, unless: AbstractSet[str] = frozenset()) -> Self:
+        """Return the agent without the tools that may change something.
+
+        It is offered only those declared ``read_only`` and those named in ``unless``, and its
+        policy denies every other call, whatever the model proposes.
+        """
+        policy = replace(self.policy, read_only=True, unless=self.policy.unless | unless)
+        reader = copy.copy(self)
+        reader.__dict__.pop("spec", None)
+        reader.policy = policy
+        reader.tools = {
+            name: tool
+            for name, tool in self.tools.items()
+            if tool.read_only or name in policy.unless
+        }
+        return reader
+
+    def opened(
+        self,
+        goal: str | Sequence[Block],
+        at_ms: int,
+        trace_id: str = "",
+        *,
+        phase: str = "",
+        carried: msgspec.Raw = NOTHING,
+    ) -> Opened:
+        """Return the entry that begins a conversation, and with the first one the run."""
         content = [{"type": "text", "text": goal}] if isinstance(goal, str) else list(goal)
-        content = well_formed_json(content)
-        return Opened(at_ms=at_ms, goal=content, versions=self.spec.versions, trace_id=trace_id)
+        return Opened(
+            at_ms=at_ms,
+            goal=well_formed_json(content),
+            versions=self.spec.versions,
+            trace_id=trace_id,
+            phase=phase,
+            carried=carried,
+        )
 
     # ---------------------------------------------------------------- in this process
 
@@ -325,12 +358,13 @@ async def _unless(cancelled: CancelToken | None, work: Any) -> Reached:
 
 
 def _described(policy: Policy) -> dict[str, Any]:
-    return {
+    described = {
         "allowed": sorted(policy.allowed) if policy.allowed is not None else None,
         "forbidden": sorted(policy.forbidden),
         "max_calls_per_tool": dict(policy.max_calls_per_tool),
         "rule": getattr(policy.rule, "__qualname__", "") if policy.rule is not None else "",
     }
+    return described | ({"unless": sorted(policy.unless)} if policy.read_only else {})
 
 
 def _hash(value: Any) -> str:

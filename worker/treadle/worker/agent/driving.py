@@ -93,9 +93,9 @@ class Driver:
     # ---------------------------------------------------------------- drive
 
     async def open(self, opened: Opened) -> None:
-        """Begin the run."""
+        """Begin the run, or the next conversation of its step."""
         await self.append(opened)
-        self._emitter.emit("agent_run.started")
+        self._emitter.emit("agent_run.started", **({"phase": opened.phase} if opened.phase else {}))
 
     def resumed(self) -> None:
         """Tell that this driver goes on from stored entries."""

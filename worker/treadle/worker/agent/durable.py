@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,14 +21,14 @@ from treadle.sdk import payload
 from treadle.sdk.spending import Spent
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
-from treadle.worker.agent.core.entries import Entry
+from treadle.worker.agent.core.entries import NOTHING, Entry
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.ports import Letter, Reply, now_ms
-from treadle.worker.context import LoopContext
+from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class Desk:
         self.is_cold = False
         """The state was folded from the journal: this worker did not serve the turn before."""
 
+    @property
+    def is_resumed(self) -> bool:
+        """True when an earlier attempt of this iteration has stored something."""
+        return bool(self.earlier)
+
     async def append(self, entries: Sequence[Entry]) -> None:
         """Store the entries as one record."""
         await self._ctx.append_record(self.record, _encode(list(entries)))
@@ -85,6 +90,15 @@ class Desk:
         ]
 
 
+class Beginning(NamedTuple):
+    """How a conversation begins."""
+
+    goal: str | Sequence[Block]
+    phase: str = ""
+    carried: msgspec.Raw = NOTHING
+    trace_id: str = ""
+
+
 class AgentHandler:
     """The handler of an agent-loop step that an agent serves."""
 
@@ -98,7 +112,7 @@ class AgentHandler:
     ) -> None:
         self._agent = agent
         self._deps = deps
-        self._goal = goal or _goal_of
+        self._goal = goal or goal_of
         self._on_event = on_event
         self._warm = StepCache[tuple[State, int]](STATES_MAX)
         """State and number of the next record."""
@@ -113,8 +127,8 @@ class AgentHandler:
 
     async def __call__(self, ctx: LoopContext[Any]) -> Any:
         """Drive one turn of the run and give the verdict it comes to."""
-        agent = self._agent
         desk = await self._desk(ctx)
+        agent, beginning = self.conversation(ctx, desk)
         deps = self._deps(ctx) if callable(self._deps) else self._deps
         equipment = agent.equipment(
             deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
@@ -137,8 +151,10 @@ class AgentHandler:
             iteration=ctx.iteration,
         )
         self._warm.drop(ctx.run, ctx.step)
-        if not desk.state.entries:
-            await driver.open(agent.opened(self._goal(ctx.input), now_ms()))
+        if beginning is not None:
+            goal, phase, carried, trace_id = beginning
+            opened = agent.opened(goal, now_ms(), trace_id, phase=phase, carried=carried)
+            await driver.open(opened)
         else:
             if desk.is_cold:
                 driver.resumed()
@@ -147,7 +163,9 @@ class AgentHandler:
             reached = await self._turn(ctx, driver)
         except ModelBusy as exc:
             self._note(ctx, desk, driver)
-            until = datetime.fromtimestamp(now_ms() / 1000 + exc.retry_after_s, UTC)
+            # A provider may say anything, and a year is the longest wait that is no mistake.
+            after_s = min(exc.retry_after_s, DELAY_S_MAX)
+            until = datetime.fromtimestamp(now_ms() / 1000 + after_s, UTC)
             return ctx.wait(f"the model's provider is busy: {exc.fault.message}", until=until)
         except ModelError:
             self._note(ctx, desk, driver)
@@ -156,7 +174,16 @@ class AgentHandler:
         state = reached.state
         size_bytes = 4 * (state.context_tokens + state.used.usage.output_tokens) + 2_000
         self._warm.put(ctx.run, ctx.step, ctx.newest_record, (state, desk.record), size_bytes)
-        return self._verdict(ctx, reached)
+        return self.verdict(ctx, reached)
+
+    def conversation(
+        self, ctx: LoopContext[Any], desk: Desk
+    ) -> tuple[Agent[Any], Beginning | None]:
+        """Return the agent whose turn it is, and how its conversation begins, if it is to begin.
+
+        A step that holds one conversation after another overrides this, and ``verdict``.
+        """
+        return self._agent, None if desk.state.entries else Beginning(self._goal(ctx.input))
 
     async def _turn(self, ctx: LoopContext[Any], driver: Driver) -> Reached:
         state = driver.state
@@ -173,7 +200,7 @@ class AgentHandler:
         warm = self._warm.get(ctx.run, ctx.step, ctx.newest_record)
         if warm is not None and ctx.attempt == 1:
             state, following = warm
-            return Desk(ctx, state, state.used, following)
+            return Desk(ctx, state, state.total, following)
         state = State()
         base: Counters | None = Counters()
         earlier: list[Entry] = []
@@ -182,18 +209,20 @@ class AgentHandler:
             if record.iteration < ctx.iteration:
                 base = None
             elif base is None:
-                base = state.used
+                base = state.total
             entries = _decode_entries(record.body)
             if record.iteration == ctx.iteration:
                 earlier += entries
             state = fold(state, entries)
-        desk = Desk(ctx, state, state.used if base is None else base, len(records), earlier)
+        base = state.total if base is None else base
+        desk = Desk(ctx, state, base, len(records), earlier)
         desk.is_cold = True
         return desk
 
     # ---------------------------------------------------------------- settle
 
-    def _verdict(self, ctx: LoopContext[Any], reached: Reached) -> Any:
+    def verdict(self, ctx: LoopContext[Any], reached: Reached) -> Any:
+        """Return the verdict about the iteration."""
         state = reached.state
         if reached.where == "turn":
             return ctx.continue_({"turn": state.turn})
@@ -216,7 +245,7 @@ class AgentHandler:
 
     def _note(self, ctx: LoopContext[Any], desk: Desk, driver: Driver) -> None:
         """Tell the engine what the iteration has used; a repeated telling counts once."""
-        used = driver.state.used - desk.base
+        used = driver.state.total - desk.base
         usage = used.usage
         ctx.report_spent(
             Spent(
@@ -241,7 +270,7 @@ def _both(narrator: Narrator, told: OnEvent | None) -> OnEvent:
     return tell
 
 
-def _goal_of(given: Any) -> str | Sequence[Block]:
+def goal_of(given: Any) -> str | Sequence[Block]:
     """Return the goal that a step's input stands for: a text as it is, else its JSON."""
     if isinstance(given, str):
         return given

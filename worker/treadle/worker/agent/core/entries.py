@@ -23,6 +23,8 @@ Purpose = Literal["turn", "final"]
 Stage = Literal["compact", "prune"]
 ReplyVerdict = Literal["approve", "reject", "answer", "expired"]
 
+NOTHING = msgspec.Raw(b"null")
+
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind"):
     at_ms: int = 0
@@ -30,11 +32,15 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_
 
 
 class Opened(_Entry, frozen=True, tag="opened", kw_only=True):
-    """The run begins. Durable."""
+    """A conversation begins, and with the first one the run. Durable."""
 
     goal: list[Block]
     versions: Versions
     trace_id: str = ""
+    phase: str = ""
+    """Which of the step's conversations this is, when it has several."""
+    carried: msgspec.Raw = NOTHING
+    """What the step keeps for the conversations after this one."""
 
 
 class Heard(_Entry, frozen=True, tag="heard", kw_only=True):

@@ -17,6 +17,7 @@ from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.core.compaction import Recovery
 from treadle.worker.agent.core.conversation import Block, Message, ThinkingLevel
 from treadle.worker.agent.core.entries import (
+    NOTHING,
     Answered,
     Asked,
     Checked,
@@ -42,7 +43,7 @@ _decode_watch = msgspec.json.Decoder(Watch).decode
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What has happened so far."""
+    """What has happened so far in the conversation; of those before it, only their sums."""
 
     entries: int = 0
     """Entries folded."""
@@ -55,6 +56,11 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Since when people are waited for; 0 is not at all."""
     trace_id: str = ""
     versions: Versions = Versions()
+    phase: str = ""
+    carried: msgspec.Raw = NOTHING
+    """What the step keeps for its next conversations."""
+    before: Counters = Counters()
+    """What the step's earlier conversations have used."""
     used: Counters = Counters()
     turn: int = 0
     """Turns that have ended."""
@@ -65,7 +71,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Executed calls, by tool."""
 
     call_ids: frozenset[str] = frozenset()
-    """Ids of all calls of the run so far."""
+    """Ids of all calls of the step so far."""
     answer: Answered | None = None
     """The answer whose turn is open."""
     calls: tuple[ToolCall, ...] = ()
@@ -99,6 +105,11 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     limit: str = ""
     """The bound at which the last answer was asked for."""
     stopped: Stopped | None = None
+
+    @property
+    def total(self) -> Counters:
+        """What all conversations of the step have used."""
+        return self.before + self.used
 
     @property
     def is_turn_open(self) -> bool:
@@ -139,10 +150,7 @@ def apply(state: State, entry: Entry) -> State:
     state = _with(state, entries=state.entries + 1)
     match entry:
         case Opened():
-            state = _with(
-                state, opened_ms=entry.at_ms, versions=entry.versions, trace_id=entry.trace_id
-            )
-            return _said(state, entry.goal)
+            return _opened(state, entry)
         case Heard():
             return _heard(state, entry)
         case Answered():
@@ -179,6 +187,22 @@ def apply(state: State, entry: Entry) -> State:
             return _with(_closed(state, ()), stopped=entry)
         case _:
             assert_never(entry)
+
+
+def _opened(state: State, entry: Opened) -> State:
+    # Of an earlier conversation stays what must not be counted, heard or named twice.
+    state = State(
+        entries=state.entries,
+        opened_ms=entry.at_ms,
+        trace_id=entry.trace_id,
+        versions=entry.versions,
+        phase=entry.phase,
+        carried=entry.carried,
+        before=state.total,
+        call_ids=state.call_ids,
+        seen=state.seen,
+    )
+    return _said(state, entry.goal)
 
 
 def _heard(state: State, entry: Heard) -> State:
@@ -361,9 +385,9 @@ def _unique_ids(state: State, content: list[Block]) -> list[Block]:
         if block.get("type") == "tool_use":
             if block in content[:index]:
                 continue
-            name = str(block.get("id") or f"call_{state.used.steps}_{index}")
+            name = str(block.get("id") or f"call_{state.total.steps}_{index}")
             if name in taken:
-                name = f"{name}_{state.used.steps}_{index}"
+                name = f"{name}_{state.total.steps}_{index}"
             taken.add(name)
             if name != block.get("id"):
                 block = {**block, "id": name}

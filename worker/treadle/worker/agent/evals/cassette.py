@@ -139,4 +139,11 @@ def _check(entries: Sequence[Entry]) -> Opened:
             f"these entries begin with {found}, and a run begins with 'Opened'. Give the whole "
             "journal of the run, from its first entry on."
         )
+    phases = [entry.phase for entry in entries if isinstance(entry, Opened)]
+    if len(phases) > 1:
+        raise UserError(
+            f"these entries hold {len(phases)} conversations, one after another "
+            f"({', '.join(phases)}), and a cassette is of one agent's run. Record one of them: the "
+            "entries from its 'Opened' to its 'Stopped'."
+        )
     return first

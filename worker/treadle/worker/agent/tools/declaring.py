@@ -40,6 +40,7 @@ def tool(
     name: str = "",
     description: str = "",
     idempotent: bool = False,
+    read_only: bool = False,
     sequential: bool | None = None,
     timeout: float | timedelta = TIMEOUT_S,
     requires_approval: bool | Callable[[Args], bool] = False,
@@ -55,8 +56,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     """Make a tool of a function; raise ``InvalidTool`` naming every fault of its definition.
 
     The model sees the name, the docstring and the annotated parameters. ``timeout`` is of one
-    attempt, in seconds; ``max_output`` is in bytes; ``sequential`` is the opposite of
-    ``idempotent`` unless given. See ``Tool`` for what each option means.
+    attempt, in seconds; ``max_output`` is in bytes; what is ``read_only`` is idempotent, and
+    ``sequential`` is the opposite of that unless given. See ``Tool`` for what each option means.
     """
     # Annotations may be text that names what is local to the place of the definition.
     names = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage]
@@ -75,6 +76,7 @@ def make_tool(
     name: str = "",
     description: str = "",
     idempotent: bool = False,
+    read_only: bool = False,
     sequential: bool | None = None,
     timeout: float | timedelta = TIMEOUT_S,
     max_output: int = MAX_OUTPUT_BYTES,
@@ -95,11 +97,13 @@ def make_tool(
     effect = options.get("effect")
     if effect not in (None, "once"):
         problems.append(f"effect is {effect!r}; it is 'once' or None")
-    if effect == "once" and idempotent:
+    if effect == "once" and (idempotent or read_only):
+        option = "idempotent" if idempotent else "read_only"
         problems.append(
-            "effect='once' and idempotent=True contradict each other: an idempotent call is "
-            "repeated after a crash. Leave one of them out"
+            f"effect='once' and {option}=True contradict each other: an idempotent call is "
+            "repeated after a crash, and one that only reads is idempotent. Leave one of them out"
         )
+    idempotent = idempotent or read_only
     if signature is None or problems:
         raise InvalidTool([Problem(f"tool {name!r}", text) for text in problems])
     return Tool(
@@ -111,6 +115,7 @@ def make_tool(
         takes_context=signature.takes_context,
         defaults=signature.defaults,
         idempotent=idempotent,
+        read_only=read_only,
         sequential=not idempotent if sequential is None else sequential,
         timeout_s=timeout_s,
         output_bytes_max=max_output,
@@ -126,6 +131,7 @@ def tool_from_schema(
     call: Callable[[ToolContext[Any], dict[str, Any]], Awaitable[object]],
     *,
     idempotent: bool = False,
+    read_only: bool = False,
     sequential: bool | None = None,
     timeout: float | timedelta = TIMEOUT_S,
     max_output: int = MAX_OUTPUT_BYTES,
@@ -137,6 +143,7 @@ def tool_from_schema(
     outer types are checked here.
     """
     timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    idempotent = idempotent or read_only
     problems = _number_problems(timeout_s, max_output, max_attempts)
     if not NAME_PATTERN.match(name):
         problems.append(f"its name {name!r} is not 1 to 64 of the characters A-Z a-z 0-9 _ -")
@@ -156,6 +163,7 @@ def tool_from_schema(
         is_async=True,
         takes_context=True,
         idempotent=idempotent,
+        read_only=read_only,
         sequential=not idempotent if sequential is None else sequential,
         timeout_s=timeout_s,
         output_bytes_max=max_output,

@@ -41,6 +41,10 @@ class Policy:
 
     allowed: AbstractSet[str] | None = None
     """Names of the tools that may run; ``None`` is all."""
+    read_only: bool = False
+    """Only tools that are declared ``read_only`` may run, and those named in ``unless``."""
+    unless: AbstractSet[str] = frozenset()
+    """Names of tools that may run under ``read_only``, such as one that runs the tests."""
     forbidden: AbstractSet[str] = frozenset()
     """Names of actions that must not run, whether there is such a tool or not."""
     max_calls_per_tool: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -68,6 +72,11 @@ class Policy:
         if self.allowed is not None and name not in self.allowed:
             names = ", ".join(sorted(self.allowed)) or "none"
             return "denied", f"{name} is not among the allowed actions of this run: {names}."
+        if self.read_only and name not in self.unless and not (tool and tool.read_only):
+            return "denied", (
+                f"{name} is not one of the tools that only read, and nothing may be changed in "
+                "this run. Use the tools that you are offered, and say what has to be changed."
+            )
         if call.decision != "execute":
             return call.decision, call.reason
         most = self.max_calls_per_tool.get(name)

@@ -59,6 +59,8 @@ class Tool(Generic[P, R]):
     idempotent: bool = False
     """A second call with the same arguments does no harm: it is retried, and run again after a
     crash."""
+    read_only: bool = False
+    """It changes nothing: it also runs where nothing may be changed."""
     sequential: bool = True
     """No other call of the batch runs beside it."""
     timeout_s: float = TIMEOUT_S
