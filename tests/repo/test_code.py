@@ -21,7 +21,9 @@ PUBLIC = (
     "treadle.engine",
     "treadle.worker",
     "treadle.worker.agent",
+    "treadle.worker.agent.mcp",
     "treadle.worker.agent.plan",
+    "treadle.worker.agent.pydantic_ai",
     "treadle.worker.agent.testing",
 )
 

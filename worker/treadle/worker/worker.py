@@ -98,6 +98,7 @@ class Worker:
         self._registry = Registry()
         self._preparations: list[Callable[[], None]] = []
         """What takes its time and is done before tasks are asked for."""
+        self._agent_handlers: list[AgentHandler] = []
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runner: Runner | None = None
@@ -158,6 +159,7 @@ class Worker:
         """Register a handler that drives agents; it is prepared before the first task comes."""
         self._registry.add(type, handler, concurrency=concurrency)
         self._preparations.append(handler.prepare)
+        self._agent_handlers.append(handler)
 
     # ---------------------------------------------------------------- life
 
@@ -233,6 +235,8 @@ class Worker:
         finally:
             await self._leave(intakes, runner)
             await output.close()
+            for handler in self._agent_handlers:
+                await handler.close()
             watch.stop()
             await beat.stop()
             pool.close()

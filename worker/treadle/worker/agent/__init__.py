@@ -10,6 +10,8 @@ from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.hooks import Block, Hooks, NextTurn
+from treadle.worker.agent.mcp.errors import McpUnavailable
+from treadle.worker.agent.mcp.server import McpServer
 from treadle.worker.agent.models.prices import Price, PriceTable
 from treadle.worker.agent.ports import MemoryInbox, Reply
 from treadle.worker.agent.result import AgentResult, AgentStopped
@@ -29,6 +31,8 @@ __all__ = [
     "CompactionPolicy",
     "Deny",
     "Hooks",
+    "McpServer",
+    "McpUnavailable",
     "MemoryInbox",
     "NextTurn",
     "Policy",

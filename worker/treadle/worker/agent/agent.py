@@ -49,6 +49,8 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.hooks import Hooks
+from treadle.worker.agent.mcp.server import McpServer
+from treadle.worker.agent.mcp.toolbox import Toolbox
 from treadle.worker.agent.models.port import Model
 from treadle.worker.agent.models.prices import PriceTable
 from treadle.worker.agent.models.resolve import resolve_model
@@ -92,6 +94,7 @@ class Agent(Generic[Out]):
         model: str | Model,
         instructions: str = "",
         tools: Sequence[AnyTool] = (),
+        mcp: Sequence[McpServer] = (),
         output_type: type[Out] | Any = str,
         evidence: Sequence[Evidence] = (),
         budget: Budget | None = None,
@@ -115,7 +118,8 @@ class Agent(Generic[Out]):
     ) -> None:
         """Make an agent; raise ``UserError`` naming every fault.
 
-        ``model`` is ``"provider:name"`` or a model object. ``output_type`` other than ``str`` is
+        ``model`` is ``"provider:name"`` or a model object. ``mcp`` are servers whose tools are
+        offered beside ``tools``. ``output_type`` other than ``str`` is
         asked for through a tool, and validated. ``evidence`` are predicates over the result: the
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
         ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
@@ -145,6 +149,9 @@ class Agent(Generic[Out]):
         self._resolved: dict[str, Model] = {}
         self.instructions = instructions
         self.tools: dict[str, AnyTool] = check_tools(tools)
+        self._toolbox = Toolbox(mcp)
+        self._prepared: tuple[Mapping[str, AnyTool], Mapping[str, AnyTool], AgentSpec] | None = None
+        """What the servers offered, with it all tools by name, and the spec of these."""
         self.output = Output(output_type, evidence)
         self.budget = budget
         self.policy = policy or Policy()
@@ -169,9 +176,13 @@ class Agent(Generic[Out]):
 
     @cached_property
     def spec(self) -> AgentSpec:
-        """The agent as data, made once: it is asked for in every turn. Resolves the model."""
+        """The agent as data, made once, without the tools of MCP servers. Resolves the model."""
+        return self._spec_with({})
+
+    def _spec_with(self, offered: Mapping[str, AnyTool]) -> AgentSpec:
         model = self._resolve(self._model)
-        specs = (*(tool.spec for tool in self.tools.values()), *self._built_in)
+        tools = (*self.tools.values(), *offered.values())
+        specs = (*(tool.spec for tool in tools), *self._built_in)
         return AgentSpec(
             name=self.name,
             model=model.name,
@@ -223,6 +234,7 @@ class Agent(Generic[Out]):
         policy = replace(self.policy, read_only=True, unless=self.policy.unless | unless)
         reader = copy.copy(self)
         reader.__dict__.pop("spec", None)
+        reader._prepared = None
         reader.policy = policy
         reader.tools = {
             name: tool
@@ -230,6 +242,26 @@ class Agent(Generic[Out]):
             if tool.read_only or name in policy.unless
         }
         return reader
+
+    async def prepared(self, **changes: Any) -> Equipment:
+        """Return what a driver needs, with the tools that the MCP servers offer now.
+
+        Asks a server only when its list is not known or may have changed. Raises
+        ``McpUnavailable`` if one cannot be reached.
+        """
+        if not self._toolbox:
+            return self.equipment(**changes)
+        taken = (*self.tools, *(spec.name for spec in self._built_in), FINAL_OUTPUT)
+        offered = await self._toolbox.tools(taken)
+        if self._prepared is None or self._prepared[0] is not offered:
+            chosen = {name: tool for name, tool in offered.items() if self._may_offer(tool)}
+            self._prepared = (offered, {**self.tools, **chosen}, self._spec_with(chosen))
+        _, tools, spec = self._prepared
+        return self.equipment(spec=spec, tools=tools, **changes)
+
+    def _may_offer(self, tool: AnyTool) -> bool:
+        policy = self.policy
+        return not policy.read_only or tool.read_only or tool.name in policy.unless
 
     def opened(
         self,
@@ -239,13 +271,17 @@ class Agent(Generic[Out]):
         *,
         phase: str = "",
         carried: msgspec.Raw = NOTHING,
+        versions: Versions | None = None,
     ) -> Opened:
-        """Return the entry that begins a conversation, and with the first one the run."""
+        """Return the entry that begins a conversation, and with the first one the run.
+
+        ``versions`` are those of what was prepared.
+        """
         content = [{"type": "text", "text": goal}] if isinstance(goal, str) else list(goal)
         return Opened(
             at_ms=at_ms,
             goal=well_formed_json(content),
-            versions=self.spec.versions,
+            versions=versions or self.spec.versions,
             trace_id=trace_id,
             phase=phase,
             carried=carried,
@@ -275,7 +311,7 @@ class Agent(Generic[Out]):
         outlives the process unless ``journal`` stores it.
         """
         inbox = inbox or MemoryInbox()
-        equipment = self.equipment(deps=deps, run=id, step=self.name, cancelled=cancelled)
+        equipment = await self.prepared(deps=deps, run=id, step=self.name, cancelled=cancelled)
         emitter = Emitter(on_event, clock)
         driver = Driver(
             equipment, state or State(), journal or MemoryJournal(), inbox, emitter, clock
@@ -283,7 +319,7 @@ class Agent(Generic[Out]):
         if state is not None:
             driver.resumed()
         if state is None:
-            await driver.open(self.opened(goal, clock()))
+            await driver.open(self.opened(goal, clock(), versions=equipment.spec.versions))
         elif await driver.drifted():
             return self.result(Reached("stopped", driver.state))
         elif goal:
@@ -331,8 +367,13 @@ class Agent(Generic[Out]):
             self._resolved[model] = resolve_model(model)
         return self._resolved[model]
 
+    async def disconnect(self) -> None:
+        """End what this event loop has open to the agent's MCP servers; a later run reconnects."""
+        await self._toolbox.close()
+
     async def close(self) -> None:
-        """Close the connections of the models that this agent has made."""
+        """Close the connections to MCP servers, and those of the models this agent has made."""
+        await self.disconnect()
         for model in self._resolved.values():
             await model.close()
         self._resolved.clear()

@@ -125,12 +125,16 @@ class AgentHandler:
         with contextlib.suppress(Exception):
             self._agent.equipment()
 
+    async def close(self) -> None:
+        """End the connections to MCP servers, when the worker stops."""
+        await self._agent.disconnect()
+
     async def __call__(self, ctx: LoopContext[Any]) -> Any:
         """Drive one turn of the run and give the verdict it comes to."""
         desk = await self._desk(ctx)
         agent, beginning = self.conversation(ctx, desk)
         deps = self._deps(ctx) if callable(self._deps) else self._deps
-        equipment = agent.equipment(
+        equipment = await agent.prepared(
             deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
         )
         narrator = Narrator(ctx.say)
@@ -153,8 +157,16 @@ class AgentHandler:
         self._warm.drop(ctx.run, ctx.step)
         if beginning is not None:
             goal, phase, carried, trace_id = beginning
-            opened = agent.opened(goal, now_ms(), trace_id, phase=phase, carried=carried)
-            await driver.open(opened)
+            await driver.open(
+                agent.opened(
+                    goal,
+                    now_ms(),
+                    trace_id,
+                    phase=phase,
+                    carried=carried,
+                    versions=equipment.spec.versions,
+                )
+            )
         else:
             if desk.is_cold:
                 driver.resumed()

@@ -57,6 +57,11 @@ class PhaseHandler(AgentHandler):
             with contextlib.suppress(Exception):
                 agent.equipment()
 
+    async def close(self) -> None:
+        """End the connections to MCP servers of all phases."""
+        for agent in self._agents.values():
+            await agent.disconnect()
+
     def conversation(
         self, ctx: LoopContext[Any], desk: Desk
     ) -> tuple[Agent[Any], Beginning | None]:

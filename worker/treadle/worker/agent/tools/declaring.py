@@ -134,6 +134,7 @@ def tool_from_schema(
     read_only: bool = False,
     sequential: bool | None = None,
     timeout: float | timedelta = TIMEOUT_S,
+    requires_approval: bool | Callable[[Args], bool] = False,
     max_output: int = MAX_OUTPUT_BYTES,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> AnyTool:
@@ -166,6 +167,7 @@ def tool_from_schema(
         read_only=read_only,
         sequential=not idempotent if sequential is None else sequential,
         timeout_s=timeout_s,
+        requires_approval=requires_approval,
         output_bytes_max=max_output,
         attempts_max=max_attempts,
     )

@@ -18,6 +18,8 @@ from typing import Literal
 
 import msgspec
 
+from treadle.worker.agent.tools.guard import Guard
+
 READ_BYTES = 64 * 1024
 OUTPUT_BYTES_STOP = 64 * 1024 * 1024
 """A command that writes more has run away; it would keep a core busy until its timeout."""
@@ -25,12 +27,6 @@ TERM_GRACE_S = 2.0
 """From TERM to KILL."""
 PIPE_GRACE_S = 0.5
 """After the group is dead, for what a process outside of it may still hold of the pipe."""
-
-_DONE = "done\n"
-_GUARD = (
-    'read -r group || exit 0; [ "$group" = done ] && exit 0; '
-    'read -r done || kill -s KILL -- "-$group"'
-)
 
 Status = Literal["ended", "timeout", "output_limit"]
 
@@ -131,12 +127,12 @@ async def run_command(
     flooded = asyncio.Event()
     reading, writing = os.pipe()
     pipe = _Pipe(reading, output, flooded.set)
-    guard: asyncio.subprocess.Process | None = None
+    guard: Guard | None = None
     shell: asyncio.subprocess.Process | None = None
     is_over = False
     try:
         try:
-            guard = await _start_guard()
+            guard = await Guard.start()
             shell = await asyncio.create_subprocess_exec(
                 "bash",
                 "-lc",
@@ -150,7 +146,7 @@ async def run_command(
             )
         finally:
             os.close(writing)
-        _tell(guard, f"{shell.pid}\n")
+        guard.watch(shell.pid)
         status = await _ended(shell, flooded, timeout_s)
         await _end_group(shell, gently=status != "ended")
         is_over = True
@@ -169,8 +165,7 @@ async def run_command(
         finally:
             pipe.close()
             if guard is not None:
-                _tell(guard, _DONE)
-                await guard.wait()
+                await guard.release()
 
 
 async def _ended(
@@ -208,28 +203,6 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         pass  # All of it has ended. macOS says the second of a group of zombies.
-
-
-async def _start_guard() -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        "sh",
-        "-c",
-        _GUARD,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _tell(guard: asyncio.subprocess.Process, line: str) -> None:
-    assert guard.stdin is not None
-    try:
-        guard.stdin.write(line.encode())
-        if line == _DONE:
-            guard.stdin.close()
-    except (BrokenPipeError, ConnectionResetError, RuntimeError):
-        pass  # Somebody has killed it: the command loses only its end with the worker.
 
 
 async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
