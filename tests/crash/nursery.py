@@ -1,7 +1,8 @@
-"""Starts the processes of a test in a moment: ``python -m tests.crash.nursery`` forks them.
+"""Starts the processes of a test in a moment: ``python -m tests.crash.nursery MEMBER``.
 
-Everything a member imports is imported here once. Orders come in as JSON lines, process ids go
-out. When the nursery ends, on the end of its input or otherwise, so do all it has started.
+MEMBER is a module with ``main(role)``; it is imported here once, and forked. Orders come in as
+JSON lines, process ids go out. When the nursery ends, on the end of its input or otherwise, so do
+all it has started.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Order(msgspec.Struct):
 class Nursery:
     """The nursery as a test sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: str = "tests.crash.member") -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.nursery"],
+            [sys.executable, "-m", "tests.crash.nursery", member],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,8 +54,7 @@ class Nursery:
 
 
 def main() -> None:
-    from tests.crash import member
-
+    member = importlib.import_module(sys.argv[1])
     # Nobody waits for the children: the kernel forgets them as they end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     prctl = ctypes.CDLL(None, use_errno=True).prctl
