@@ -23,6 +23,9 @@ from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import LaneRecord
 
+TRIES_MAX = 8
+"""More engines do not write one record at once; and a deposed leader, which gives an old one, is
+not asked for ever."""
 SWEEP_S = 10.0
 """How long a lane waits at most for what no event tells; a look costs three reads."""
 LANES_SWEPT_MAX = 500
@@ -51,17 +54,20 @@ class Lanes:
 
     async def settle(self, lane: Lane) -> None:
         """Tell the first one in the lane, if it is queued, and note how far the lane has come."""
-        while True:
+        told: Place | None = None
+        for _ in range(TRIES_MAX):
             kept = await self._log.record(lane)
             first, at, _, after = await self._first(lane, kept.record.after)
             failpoints.reach("engine.lane-looked")
-            if first is not None and at == "queued":
+            if first is not None and at == "queued" and first != told:
                 await self._log.grant(lane, first)
+                told = first
                 failpoints.reach("engine.lane-granted")
             record = LaneRecord(lane=lane.name, after=after, waiting=first is not None)
             if record == kept.record or await self._log.put(lane, record, kept.revision):
                 failpoints.reach("engine.lane-noted")
                 return
+        raise Unknown(f"the record of lane {lane.name!r} was refused {TRIES_MAX} times")
 
     async def _first(
         self, lane: Lane, after: int
