@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import AsyncIterator
 
@@ -63,7 +64,7 @@ class _Lanes:
             return
         if document.status == "queued":
             self._sequences[document.run] = document.requested
-            self._queued.setdefault(document.lane, []).append(document.requested)
+            bisect.insort(self._queued.setdefault(document.lane, []), document.requested)
         else:
             self._holders[document.lane] = document.run
 
@@ -73,7 +74,7 @@ class _Lanes:
             return view
         own = self._sequences[view.id]
         holder = self._holders.get(view.lane, "")
-        before = sum(each < own for each in self._queued[view.lane])
+        before = bisect.bisect_left(self._queued[view.lane], own)
         ahead = Ahead(before + bool(holder), holder=holder)
         return msgspec.structs.replace(view, ahead=ahead)
 
