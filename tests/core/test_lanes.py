@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.engine.core import Moment, Plan, apply, request
+from treadle.engine.core import Moment, Plan, apply, effects, request
+from treadle.engine.core.apply import without_definition
 from treadle.engine.core.lanes import UNREADABLE, Glimpse, Place, set_aside, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.engine.lanes import Lanes
@@ -305,3 +306,47 @@ def test_a_grant_for_an_earlier_life_of_the_id_changes_nothing() -> None:
     plan, run = _queued()
     other = LaneGranted(lane="lane", request=6)
     assert apply(plan, run, other, Moment("r", "e9", 60_000, 9)) is run
+
+
+def test_a_queued_run_asks_for_its_lane_and_for_nothing_else() -> None:
+    plan, run = _queued(timeout_s=5)
+    assert effects.of_document(plan, run) == (effects.SettleLane(),)
+    begun = apply(plan, run, LaneGranted(lane="lane", request=7), Moment("r", "e9", 2_000, 9))
+    assert effects.SettleLane() not in effects.of_document(plan, begun)
+    ended = apply(plan, begun, CancelRequested(), Moment("r", "e10", 3_000, 10))
+    assert effects.of_document(plan, ended)[-1] == effects.SettleLane()
+
+
+@pytest.mark.parametrize("lane", ["lane", ""])
+def test_a_run_that_has_ended_leaves_its_lane_if_it_had_one(lane: str) -> None:
+    event = RunRequested(workflow="w", definition="h", lane=lane)
+    run = request(None, event, Moment("r", "e7", 1_000, 7), "main")
+    assert run.status == "failed"
+    assert effects.of_document(None, run) == ((effects.SettleLane(),) if lane else ())
+
+
+def test_a_run_whose_definition_is_gone_fails_once() -> None:
+    plan, run = _queued()
+    begun = apply(plan, run, LaneGranted(lane="lane", request=7), Moment("r", "e9", 2_000, 9))
+    failed = without_definition(begun, Moment("r", "e10", 3_000, 10))
+    assert (failed.status, failed.ended_ms) == ("failed", 3_000)
+    assert failed.failure is not None and failed.failure.type == "unknown_workflow"
+    assert failed.steps["a"].status == "cancelled"
+    assert without_definition(failed, Moment("r", "e11", 4_000, 11)) is failed
+
+
+def test_a_request_that_was_set_aside_is_a_run_that_failed_with_what_is_known_of_it() -> None:
+    moment = Moment("r", "e7", 1_000, 7)
+    event = RunRequested(workflow="w", definition="h", lane="lane", metadata={"for": "ana"})
+    run = set_aside(PLACE, "", event, moment, "main")
+    assert (run.workflow, run.definition, run.lane, run.metadata) == (
+        *("w", "h", "lane"),
+        {"for": "ana"},
+    )
+    unread = set_aside(PLACE, "lane", None, moment, "main")
+    assert (unread.workflow, unread.lane, unread.requested, unread.ended_ms) == (
+        *("", "lane"),
+        *(7, 1_000),
+    )
+    glimpse = Glimpse(unread.status, unread.requested)
+    assert standing(PLACE, glimpse) == "over"
