@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engine.core import Moment, Plan, apply, effects, request
-from treadle.engine.core.apply import without_definition
+from treadle.engine.core.apply import DEFINITION_GONE_MS, without_definition
 from treadle.engine.core.lanes import UNREADABLE, Glimpse, Place, set_aside, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.engine.lanes import Lanes
@@ -328,11 +328,13 @@ def test_a_run_that_has_ended_leaves_its_lane_if_it_had_one(lane: str) -> None:
 def test_a_run_whose_definition_is_gone_fails_once() -> None:
     plan, run = _queued()
     begun = apply(plan, run, LaneGranted(lane="lane", request=7), Moment("r", "e9", 2_000, 9))
-    failed = without_definition(begun, Moment("r", "e10", 3_000, 10))
-    assert (failed.status, failed.ended_ms) == ("failed", 3_000)
+    at_ms = begun.requested_ms + DEFINITION_GONE_MS
+    assert without_definition(begun, Moment("r", "e10", at_ms - 1, 10)) is begun
+    failed = without_definition(begun, Moment("r", "e10", at_ms, 10))
+    assert (failed.status, failed.ended_ms) == ("failed", at_ms)
     assert failed.failure is not None and failed.failure.type == "unknown_workflow"
     assert failed.steps["a"].status == "cancelled"
-    assert without_definition(failed, Moment("r", "e11", 4_000, 11)) is failed
+    assert without_definition(failed, Moment("r", "e11", at_ms + 1, 11)) is failed
 
 
 def test_a_request_that_was_set_aside_is_a_run_that_failed_with_what_is_known_of_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from typing import Any
 
@@ -294,7 +295,12 @@ def test_a_holder_whose_document_and_events_were_deleted_frees_its_lane(play: Pl
 
 
 @pytest.mark.usefixtures("quick_sweeps")
-def test_a_holder_whose_definition_is_gone_fails_and_frees_its_lane(play: Play) -> None:
+def test_a_holder_whose_definition_is_gone_fails_and_frees_its_lane(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("core.apply", "lanes"):
+        monkeypatch.setattr(sys.modules[f"treadle.engine.{module}"], "DEFINITION_GONE_MS", 100)
+
     async def story(stand: Stand) -> None:
         first = await stand.engine()
         await start(stand, "r1")

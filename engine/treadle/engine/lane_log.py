@@ -18,7 +18,7 @@ from treadle.engine.documents import Documents
 from treadle.engine.floor import AckFloor
 from treadle.sdk.bus.jetstream import JetStream, Refused
 from treadle.sdk.lanes import LaneRecord, lane_key
-from treadle.sdk.messages import CancelRequested, Event, LaneGranted, RunRequested
+from treadle.sdk.messages import Event, LaneGranted, RunRequested
 from treadle.sdk.subjects import Subjects
 
 _glimpse = msgspec.json.Decoder(Glimpse)
@@ -100,20 +100,12 @@ class LaneLog:
     # ---------------------------------------------------------------- telling runs
 
     async def grant(self, lane: Lane, place: Place) -> None:
-        """Tell a queued run that it is first in its lane."""
+        """Tell a run that it is first in its lane; one that knows it stays as it is."""
         granted = LaneGranted(lane=lane.name, request=place.sequence)
         await self._js.store(
             self._subjects.event(place.run, lane.domain),
             msgspec.json.encode(granted),
             message_id=f"{place.run}:lane:{place.sequence}",
-        )
-
-    async def cancel(self, lane: Lane, place: Place, reason: str) -> None:
-        """Ask for the end of a run."""
-        await self._js.store(
-            self._subjects.event(place.run, lane.domain),
-            msgspec.json.encode(CancelRequested(reason=reason)),
-            message_id=f"{place.run}:lane-cancel:{place.sequence}",
         )
 
     async def close(self, lane: Lane, place: Place) -> bool:

@@ -14,6 +14,7 @@ import logging
 import random
 import time
 
+from treadle.engine.core.apply import DEFINITION_GONE_MS
 from treadle.engine.core.lanes import Glimpse, Place, Standing, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.sdk import failpoints
@@ -101,7 +102,7 @@ class Lanes:
         async for lane, kept in self._log.records(start):
             if kept.record.waiting:
                 waiting += 1
-                await self._look_after(lane, kept)
+                await self._look_after(lane, kept, now_ms)
             elif kept.time_ms < now_ms - IDLE_MS and idle < FORGOTTEN_MAX:
                 idle += 1
                 await self._forget(lane, kept)
@@ -110,14 +111,14 @@ class Lanes:
                 break
         return waiting
 
-    async def _look_after(self, lane: Lane, kept: Kept) -> None:
+    async def _look_after(self, lane: Lane, kept: Kept, now_ms: int) -> None:
         """Settle a lane, and end what holds it and cannot end by itself."""
         try:
             first, at, document, _ = await self._first(lane, kept.record.after)
             if first is not None and at == "coming":
                 await self._close(lane, first)
             elif first is not None and document is not None:
-                await self._end_orphan(lane, first, document)
+                await self._wake_orphan(lane, first, document, now_ms)
             await self.settle(lane)
         except (ServerError, ApiError, Unknown, ValueError) as exc:
             # The other lanes go on; this one is looked after again by the next sweep.
@@ -129,11 +130,12 @@ class Lanes:
         if await self._log.is_set_aside(first) and await self._log.close(lane, first):
             _told("engine.lane-request-closed", lane, first)
 
-    async def _end_orphan(self, lane: Lane, first: Place, document: Glimpse) -> None:
-        """Wake a run whose definition is gone, so that it fails: it may sleep for ever."""
-        if not await self._log.is_registered(document):
-            await self._log.cancel(lane, first, "its workflow is not registered any more")
-            _told("engine.lane-run-cancelled", lane, first)
+    async def _wake_orphan(self, lane: Lane, first: Place, document: Glimpse, now_ms: int) -> None:
+        """Give a run an event whose definition is gone, so that it fails: it may sleep for ever."""
+        is_old = now_ms - document.requested_ms > DEFINITION_GONE_MS
+        if is_old and not await self._log.is_registered(document):
+            await self._log.grant(lane, first)
+            _told("engine.lane-definition-gone", lane, first)
 
     async def _forget(self, lane: Lane, kept: Kept) -> None:
         """Delete the record of a lane without any request."""

@@ -32,6 +32,10 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
 
+DEFINITION_GONE_MS = 60_000
+"""A definition that is not found so long after a run was requested with it is gone. Earlier, a
+deposed leader may have answered, which does not know what was stored last."""
+
 RunEvent = (
     RunRequested
     | LaneGranted
@@ -116,8 +120,11 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
 
 
 def without_definition(run: RunDocument, moment: Moment) -> RunDocument:
-    """Fail a run whose definition is gone: nothing could move it, or end it, any more."""
-    if run.is_terminal:
+    """Fail a run whose definition is gone: nothing could move it, or end it, any more.
+
+    A young run stays as it is, and its event comes again.
+    """
+    if run.is_terminal or moment.ms - run.requested_ms < DEFINITION_GONE_MS:
         return run
     failure = Failure(
         "unknown_workflow",

@@ -35,6 +35,7 @@ class Glimpse(msgspec.Struct, frozen=True):
     status: str = "running"
     """Of a document that nobody can read ``UNREADABLE``: nothing can move its run."""
     requested: int = 0
+    requested_ms: int = 0
     workflow: str = ""
     definition: str = ""
 
