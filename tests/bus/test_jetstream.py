@@ -65,6 +65,23 @@ def test_the_newest_message_is_read_by_subject_and_by_filter(with_stream: WithSt
     with_stream(body)
 
 
+def test_the_next_message_is_the_first_that_matches_from_a_sequence_on(
+    with_stream: WithStream,
+) -> None:
+    async def body(js: JetStream, ns: str) -> None:
+        for subject in ("a.1", "b.1", "a.2", "b.2"):
+            await js.store(f"{ns}.{subject}", subject.encode())
+        found = [await js.next(ns, f"{ns}.a.*", start) for start in (1, 2, 3, 4, 5)]
+        assert [each and (each.sequence, each.subject) for each in found] == [
+            *((1, f"{ns}.a.1"), (3, f"{ns}.a.2"), (3, f"{ns}.a.2"), None, None)
+        ]
+        await js.purge(ns, f"{ns}.a.1")
+        first = await js.next(ns, f"{ns}.a.*", 1)
+        assert first is not None and first.sequence == 3
+
+    with_stream(body)
+
+
 def test_an_empty_message_is_a_message(with_stream: WithStream) -> None:
     async def body(js: JetStream, ns: str) -> None:
         await js.store(f"{ns}.a", b"")

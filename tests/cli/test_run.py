@@ -68,6 +68,30 @@ def test_a_started_run_can_be_seen_listed_signalled_and_cancelled(
     assert [line["id"] for line in treadle("run", "list", "--json").lines] == ["r1"]
 
 
+def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Prepare) -> None:
+    prepare(nothing)
+    start = ("run", "start", "flow", "--lane", "chat:1", "--id")
+    for name in ("r1", "r2", "r3"):
+        treadle(*start, name)
+
+    async def taken(stage: Stage) -> None:
+        for name, status in (("r1", "running"), ("r2", "cancelled"), ("r3", "queued")):
+            (requested,) = [event.sequence async for event in stage.client.history(name)]
+            await stage.document(name, lane="chat:1", status=status, requested=requested)
+
+    prepare(taken)
+    shown = treadle("run", "show", "r3").out
+    assert "r3  flow  queued" in shown and "lane chat:1" in shown
+    assert "queued in lane 'chat:1' behind 1 run, held by r1\n    treadle run show r1" in shown
+    listed = treadle("run", "list", "--status", "queued").out
+    assert "queued in lane 'chat:1' behind 1 run, held by r1" in listed and "r2" not in listed
+    ahead = treadle("run", "list", "--status", "queued", "--json").json["ahead"]
+    assert (ahead["count"], ahead["holder"]) == (1, "r1")
+    bad = treadle("run", "start", "flow", "--lane", "a\nb", "--json", code=exits.USAGE)
+    assert "1 to 200 printable characters" in bad.json["error"]["message"]
+    treadle("run", "start", "flow", "--lane", "other", "--id", "r1", code=exits.CONFLICT)
+
+
 def test_a_completed_run_prints_its_result(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())

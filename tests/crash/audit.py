@@ -54,7 +54,7 @@ def violations(evidence: Evidence, expected: list[Expected]) -> list[str]:
         if run in runs:
             broken = _of_register(evidence, run, kept)
             found += [f"run {run}, step {step}: {text}" for text in broken]
-    return found
+    return [*found, *_lanes(evidence.history)]
 
 
 def committed(evidence: Evidence) -> int:
@@ -67,6 +67,23 @@ def committed(evidence: Evidence) -> int:
         for before, after in pairwise(kept)
         if not isinstance(before.register, Ended)
     )
+
+
+def _lanes(history: list[RunDocument]) -> Iterator[str]:
+    """In a lane one run is active at a time, and they begin in the order of their requests."""
+    active: dict[str, set[str]] = {}
+    begun: dict[str, int] = {}
+    for document in history:
+        held = active.setdefault(document.lane, set())
+        if document.is_terminal or not document.lane:
+            held.discard(document.run)
+        elif document.status != "queued" and document.run not in held:
+            held.add(document.run)
+            if len(held) > 1:
+                yield f"lane {document.lane}: {held} are active at once"
+            if document.requested < begun.get(document.lane, 0):
+                yield f"lane {document.lane}: {document.run} was overtaken"
+            begun[document.lane] = document.requested
 
 
 # ---------------------------------------------------------------- a run

@@ -39,6 +39,8 @@ class Evidence:
 
     registers: dict[tuple[str, str], list[Kept]] = field(default_factory=lambda: defaultdict(list))
     documents: dict[str, list[RunDocument]] = field(default_factory=lambda: defaultdict(list))
+    history: list[RunDocument] = field(default_factory=list[RunDocument])
+    """The documents of all runs, in the order in which they were stored."""
     events: dict[str, dict[int, Event]] = field(default_factory=lambda: defaultdict(dict))
     times_ms: dict[int, int] = field(default_factory=dict[int, int])
     """When the event of that sequence was stored."""
@@ -92,7 +94,9 @@ class Recorder:
                 registers[sequence] = (subject, message.data, replaced)
         for _, (subject, data) in sorted(documents.items()):
             run = subject.removeprefix(subjects.all_runs[:-1])
-            found.documents[run].append(_document.decode(data))
+            document = _document.decode(data)
+            found.documents[run].append(document)
+            found.history.append(document)
         for sequence, (subject, data, replaced) in sorted(registers.items()):
             if not subject.endswith(".c"):
                 address = subjects.parse_register(subject)

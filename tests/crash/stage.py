@@ -116,6 +116,7 @@ class Stage(Namespace):
         *,
         workflow: WorkflowDefinition | None = None,
         statuses: tuple[str, ...] = ("completed",),
+        lane: str | None = None,
         **baton: Any,
     ) -> RunHandle:
         """Start a run of loops; the audit expects it to end like that."""
@@ -123,7 +124,7 @@ class Stage(Namespace):
         given = Baton(state=seed(run), **baton)
         steps = tuple(step.id for step in workflow.steps if step.id.startswith("loop"))
         self.expected.append(audit.Expected(run, given.iterations, steps, frozenset(statuses)))
-        return await self.client.start(workflow, given, id=run)
+        return await self.client.start(workflow, given, id=run, lane=lane)
 
     def effects(self) -> list[dict[str, Any]]:
         """Return what the handlers have noted, in order."""

@@ -13,7 +13,7 @@ import pytest
 
 from treadle.sdk import Retry, RunCancelled, RunFailed, Workflow
 from treadle.sdk.errors import HandlerError, InvalidDefinition
-from treadle.sdk.messages import StepContinued, StepFailed, TimerFired
+from treadle.sdk.messages import LaneGranted, StepContinued, StepFailed, TimerFired
 from treadle.sdk.testing import Resume, Signal, SimulatedRun, simulate
 from treadle.worker import LoopContext, SyncTaskContext, TaskContext, Worker
 
@@ -48,6 +48,22 @@ def test_a_loop_runs_to_its_result_in_no_time() -> None:
     assert run.step("count").iterations == 6
     assert run.elapsed_s == pytest.approx(5 * 3600)
     assert sum(isinstance(each.event, StepContinued) for each in run.history) == 5
+
+
+def test_a_run_queued_in_a_lane_begins_later_and_its_time_counts_from_there() -> None:
+    workflow = Workflow("slow", timeout=timedelta(seconds=60))
+    workflow.wait_for_signal("ready", signal="go")
+    signals = [Signal("go", None, after_s=1030)]
+    run = play(workflow, None, Worker(), queued_s=1000, signals=signals)
+    assert (run.status, run.elapsed_s) == ("completed", pytest.approx(1030))
+    assert [type(each.event) for each in run.history][1] is LaneGranted
+    late = play(workflow, None, Worker(), queued_s=1000, signals=[Signal("go", None, 1061)])
+    assert (late.status, late.reason) == ("failed", "run_timeout")
+    assert "60 s after its start in its lane" in late.message
+    early = play(workflow, None, Worker(), queued_s=1000, signals={"go": None})
+    assert (early.status, early.elapsed_s) == ("completed", pytest.approx(1000))
+    gone = play(workflow, None, Worker(), queued_s=1000, cancel_after_s=5)
+    assert (gone.status, gone.elapsed_s) == ("cancelled", pytest.approx(5))
 
 
 def test_the_bound_stops_the_loop_with_its_reason_and_keeps_the_last_output() -> None:

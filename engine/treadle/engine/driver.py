@@ -11,6 +11,8 @@ from treadle.engine.core import effects
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.inputs import Inputs
+from treadle.engine.lane_log import Lane
+from treadle.engine.lanes import Lanes
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
@@ -36,6 +38,7 @@ class Driver:
         steps: Steps,
         inputs: Inputs,
         timers: Timers,
+        lanes: Lanes,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -43,6 +46,7 @@ class Driver:
         self._steps = steps
         self._inputs = inputs
         self._timers = timers
+        self._lanes = lanes
 
     async def drive(self, plan: Plan | None, run: RunDocument) -> None:
         """Make true everything that a document as it stands asks for."""
@@ -79,6 +83,8 @@ class Driver:
                 await self._timers.clear(run.run)
             case effects.NotifyCancel():
                 self._notify(run, command.reason)
+            case effects.SettleLane():
+                await self._lanes.settle(Lane.named(run.lane, run.domain))
             case _:
                 assert_never(command)
 

@@ -18,6 +18,8 @@ from treadle.engine.floor import AckFloor
 from treadle.engine.inbox import Inbox
 from treadle.engine.inputs import Inputs
 from treadle.engine.intake import Intake
+from treadle.engine.lane_log import LaneLog
+from treadle.engine.lanes import Lanes
 from treadle.engine.overdue import Overdue
 from treadle.engine.registers import Registers
 from treadle.engine.retention import RETENTION_S, Retention
@@ -85,9 +87,9 @@ class Engine:
             js = JetStream(connection, message_ids=self._settings.message_ids)
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
-            intake = _wire(connection, js, subjects, registers)
+            intake, lanes = _wire(connection, js, subjects, registers)
             takeover = Takeover(js, subjects, registers, name=self._name)
-            await self._serve(js, subjects, intake, takeover)
+            await self._serve(js, subjects, intake, takeover, lanes)
         finally:
             await connection.close()
 
@@ -102,7 +104,12 @@ class Engine:
         )
 
     async def _serve(
-        self, js: JetStream, subjects: Subjects, intake: Intake, takeover: Takeover
+        self,
+        js: JetStream,
+        subjects: Subjects,
+        intake: Intake,
+        takeover: Takeover,
+        lanes: Lanes,
     ) -> None:
         async def catch_up() -> None:
             for partition in range(subjects.partitions):
@@ -116,7 +123,7 @@ class Engine:
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
-        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue)]
+        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue, lanes)]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
         await self._stopping.wait()
@@ -151,16 +158,19 @@ class Engine:
 
 def _wire(
     connection: Connection, js: JetStream, subjects: Subjects, registers: Registers
-) -> Intake:
+) -> tuple[Intake, Lanes]:
     dead_letters = DeadLetters(js, subjects)
     documents, definitions = Documents(js, subjects), Definitions(js, subjects)
     timers = Timers(js, subjects)
     inputs = Inputs(js, subjects, registers)
     steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects))
-    driver = Driver(connection, subjects, registers, steps, inputs, timers)
     floor = AckFloor(js, subjects)
-    runs = Runs(documents, registers, definitions, steps, driver, inputs, dead_letters, floor)
-    return Intake(subjects, runs, dead_letters)
+    lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
+    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes)
+    runs = Runs(
+        documents, registers, definitions, steps, driver, inputs, dead_letters, floor, lanes
+    )
+    return Intake(subjects, runs, dead_letters), lanes
 
 
 async def _catch_up(js: JetStream, subjects: Subjects, partition: int, intake: Intake) -> None:

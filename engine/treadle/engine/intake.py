@@ -22,7 +22,8 @@ from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
-from treadle.sdk.messages import Event, Failure
+from treadle.sdk.lanes import lane_key
+from treadle.sdk.messages import Event, Failure, RunRequested
 from treadle.sdk.subjects import Subjects
 
 POISON_DELIVERIES = 20
@@ -69,6 +70,8 @@ class Intake:
                 raise ValueError(f"run id {address.run!r} is not valid")
             moment = moment._replace(run=address.run)
             event = _decoder.decode(data)
+            if address.lane != lane_key(event.lane if isinstance(event, RunRequested) else ""):
+                raise ValueError("the subject names another lane than the event")
         except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors.
             if delivery is not None and source is not None:
                 failure = Failure(type(exc).__name__, str(exc), retryable=False)

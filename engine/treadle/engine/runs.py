@@ -10,8 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from treadle.engine.core.apply import RunEvent, apply, forget_applied, request
+from treadle.engine.core.apply import (
+    RunEvent,
+    apply,
+    forget_applied,
+    request,
+    without_definition,
+)
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.lanes import Place
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.signals import APPLIED_SOFT_MAX
@@ -21,6 +28,8 @@ from treadle.engine.documents import Documents, Version
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
 from treadle.engine.inputs import Inputs
+from treadle.engine.lane_log import Lane
+from treadle.engine.lanes import Lanes
 from treadle.engine.pending import Pending
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
@@ -30,6 +39,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     Ended,
     Failure,
+    LaneGranted,
     MessageSent,
     Parked,
     ResumeRequested,
@@ -62,6 +72,7 @@ class Runs:
         inputs: Inputs,
         dead_letters: DeadLetters,
         floor: AckFloor,
+        lanes: Lanes,
     ) -> None:
         self._documents = documents
         self._registers = registers
@@ -71,6 +82,7 @@ class Runs:
         self._inputs = inputs
         self._dead_letters = dead_letters
         self._floor = floor
+        self._lanes = lanes
 
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
@@ -136,7 +148,7 @@ class Runs:
     ) -> list[tuple[RunEvent, Moment]]:
         event, moment = pending.event, pending.moment
         match event:
-            case RunRequested() | SignalReceived() | CancelRequested():
+            case RunRequested() | LaneGranted() | SignalReceived() | CancelRequested():
                 if isinstance(event, RunRequested):
                     self._inputs.outputs.put(moment.id, event.input)
                 return [(event, moment)]
@@ -278,12 +290,23 @@ class Runs:
                 if not isinstance(event, RunRequested):
                     continue
                 plan = await self._definitions.plan(event.workflow, event.definition)
-                run = request(plan, event, moment, domain)
+                is_queued = await self._is_queued(event, moment, domain)
+                run = request(plan, event, moment, domain, is_queued=is_queued)
             elif plan is not None:
                 run = apply(plan, run, event, moment)
+            else:
+                run = without_definition(run, moment)
         if run is not None and len(run.applied) > APPLIED_SOFT_MAX:
             run = forget_applied(run, await self._floor.of(run.run))
         return run, plan
+
+    async def _is_queued(self, event: RunRequested, moment: Moment, domain: str) -> bool:
+        if not event.lane:
+            return False
+        place = Place(moment.sequence, moment.run)
+        is_queued = not await self._lanes.is_first(Lane.named(event.lane, domain), place)
+        failpoints.reach("engine.lane-asked")
+        return is_queued
 
     async def _plan(self, version: Version | None) -> Plan | None:
         if version is None:

@@ -62,6 +62,7 @@ def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
             "subjects": [subjects.all_workers],
             "max_age": PRESENCE_MAX_AGE_S * _SECOND_NS,
         },
+        {**bucket, "name": subjects.lanes_stream, "subjects": [subjects.all_lanes]},
         {
             # Schedules refuse `discard new` and always allow rollups, so they live apart from
             # what clients and workers may write.

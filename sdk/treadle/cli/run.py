@@ -30,6 +30,10 @@ def start(
         list[str] | None,
         typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the run; repeatable."),
     ] = None,
+    lane: Annotated[
+        str | None,
+        typer.Option("--lane", metavar="NAME", help="Of a lane's runs one is active at a time."),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what happens until it ends.")
     ] = False,
@@ -46,7 +50,9 @@ def start(
 
     value = options.read_json("--input", input)
     pairs = options.read_metadata(metadata or [])
-    request = runs.Start(name, value, id, pairs, watch=watch, wait=wait, timeout_s=timeout)
+    request = runs.Start(
+        name, value, id, pairs, lane=lane, watch=watch, wait=wait, timeout_s=timeout
+    )
     return runs.run(url, namespace, lambda client: runs.start(client, request, as_json=json))
 
 
@@ -68,7 +74,7 @@ def list_(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only requested, running, parked, completed, failed or cancelled.",
+            help="Only requested, queued, running, parked, completed, failed or cancelled.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,

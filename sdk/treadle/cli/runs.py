@@ -18,7 +18,7 @@ from treadle.sdk.client import Client, Note, RunView
 from treadle.sdk.errors import RunCancelled, RunFailed, UserError
 from treadle.sdk.settings import Settings
 
-STATUSES = ("requested", "running", "parked", "completed", "failed", "cancelled")
+STATUSES = ("requested", "queued", "running", "parked", "completed", "failed", "cancelled")
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
 _PRETTY = 2
@@ -32,6 +32,7 @@ class Start:
     input: Any
     id: str | None
     metadata: dict[str, str]
+    lane: str | None
     watch: bool
     wait: bool
     timeout_s: float | None
@@ -74,7 +75,11 @@ def check_status(status: str | None) -> str | None:
 
 async def start(client: Client, request: Start, *, as_json: bool) -> int:
     handle = await client.start(
-        request.workflow, request.input, id=request.id, metadata=request.metadata
+        request.workflow,
+        request.input,
+        id=request.id,
+        metadata=request.metadata,
+        lane=request.lane,
     )
     if request.watch:
         code = await watch(client, handle.id, request.timeout_s, as_json=as_json)

@@ -11,6 +11,7 @@ import msgspec
 
 from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
+from treadle.sdk.client.notes import queued_text
 
 _STYLE_BY_KIND = {
     "step.failed": "red",
@@ -54,6 +55,8 @@ def summary(view: RunView) -> dict[str, Any]:
         "failed_step": view.failed_step,
         "failure": view.failure,
         "metadata": view.metadata,
+        "lane": view.lane,
+        "ahead": view.ahead,
     }
 
 
@@ -92,6 +95,8 @@ def _facts(view: RunView) -> list[str]:
         facts.append(
             f"ended {_date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}"
         )
+    if view.lane:
+        facts.append(f"lane {view.lane}")
     if view.failure is not None:
         where = f"at step {view.failed_step!r}: " if view.failed_step else ""
         facts.extend(f"{where}{view.failure}".split("\n"))
@@ -151,6 +156,8 @@ def _took(view: RunView) -> str:
 
 
 def _why(view: RunView) -> str:
+    if view.ahead is not None:
+        return queued_text(view.lane, view.ahead)
     if view.failure is None:
         return ""
     where = f"{view.failed_step}: " if view.failed_step else ""

@@ -3,6 +3,7 @@
     client  --RunRequested, SignalReceived, MessageSent, CancelRequested, ResumeRequested-->  events
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
+    engine  --LaneGranted--------------------------------------------------->  events
     engine  --Task, Delayed, Sleeping, Parked, Ended (registers)------------>  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
     engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
@@ -86,6 +87,8 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     """Content hash of the definition the run is pinned to."""
     input: msgspec.Raw = NO_RAW
     metadata: dict[str, str] = {}
+    lane: str = ""
+    """The run waits until every earlier request of this lane is over; empty is no lane."""
 
 
 class SignalReceived(
@@ -220,10 +223,28 @@ class TimerFired(
     due_ms: int = 0
 
 
+# ------------------------------------------------------------------ engine -> engine
+
+
+class LaneGranted(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.lane_granted",
+    tag_field="event",
+    kw_only=True,
+):
+    """Every earlier request of the run's lane is over: a queued run begins. Twice is once."""
+
+    lane: str
+    request: int
+    """Sequence of the request it is for: an id may be used again after its run has gone."""
+
+
 SettleEvent = StepContinued | StepWaiting | StepCompleted | StepFailed
 TaskEvent = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost | TaskDue
 ClientEvent = RunRequested | SignalReceived | MessageSent | CancelRequested | ResumeRequested
-Event = TaskEvent | ClientEvent | TimerFired
+Event = TaskEvent | ClientEvent | TimerFired | LaneGranted
 
 
 # ------------------------------------------------------------------ registers

@@ -13,7 +13,7 @@ import msgspec
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
-RunStatus = Literal["running", "parked", "completed", "failed", "cancelled"]
+RunStatus = Literal["queued", "running", "parked", "completed", "failed", "cancelled"]
 StepStatus = Literal["waiting", "active", "parked", "completed", "failed", "cancelled"]
 
 WAITING = "waiting"
@@ -57,8 +57,10 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Sequence of the RunRequested event in the events stream: the input is there."""
     requested_ms: int = 0
     deadline_ms: int = 0
-    """End of the run's ``timeout_s``; 0 is none."""
+    """End of the run's ``timeout_s``, which begins with its first step; 0 is none."""
     ended_ms: int = 0
+    lane: str = ""
+    """The run is queued until every earlier request of this lane is over; empty is no lane."""
     steps: dict[str, StepEntry] = {}
     signals: dict[str, tuple[int, ...]] = {}
     """Signals that no step has consumed: name to event sequences, oldest first."""

@@ -2,10 +2,12 @@
 
     <ns>_EVENTS   <ns>.evt.<domain>.<partition>.<run>          inputs: the run's history
                   <ns>.evt.<domain>:<step>.<partition>.<run>     messages to a step, part of it
+                  <ns>.evt.<domain>@<lane>.<partition>.<run>     requests of runs with a lane
     KV_<ns>_steps $KV.<ns>_steps.<domain>.<run>.<step>.t.<type>  register of a step
                   $KV.<ns>_steps.<domain>.<run>.<step>.c         its checkpoint
                   $KV.<ns>_steps.<domain>.<run>.<step>.j.<n>     a record of its journal
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
+    KV_<ns>_lanes $KV.<ns>_lanes.<domain>.<lane>               how far each lane has come
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
     <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
@@ -33,6 +35,8 @@ class EventAddress:
     run: str
     step: str = ""
     """Of a message's subject: the step it is for."""
+    lane: str = ""
+    """Of the subject of a request with a lane: the lane's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,12 @@ class Subjects:
         self.runs_bucket = f"{ns}_runs"
         self.workflows_bucket = f"{ns}_workflows"
         self.workers_bucket = f"{ns}_workers"
+        self.lanes_bucket = f"{ns}_lanes"
         self.steps_stream = f"KV_{self.steps_bucket}"
         self.runs_stream = f"KV_{self.runs_bucket}"
         self.workflows_stream = f"KV_{self.workflows_bucket}"
         self.workers_stream = f"KV_{self.workers_bucket}"
+        self.lanes_stream = f"KV_{self.lanes_bucket}"
         self.all_events = f"{ns}.evt.>"
         self.all_timers = f"{ns}.tmr.>"
         self.all_fired = f"{ns}.fire.>"
@@ -75,6 +81,7 @@ class Subjects:
         self.all_runs = f"$KV.{self.runs_bucket}.>"
         self.all_workflows = f"$KV.{self.workflows_bucket}.>"
         self.all_workers = f"$KV.{self.workers_bucket}.>"
+        self.all_lanes = f"$KV.{self.lanes_bucket}.>"
 
     # ---------------------------------------------------------------- events and timers
 
@@ -91,6 +98,16 @@ class Subjects:
         They match every filter on the run's events, so its history has them in their order.
         """
         return f"{self.namespace}.evt.{domain}:{step}.{self.partition(run)}.{run}"
+
+    def request(self, run: str, lane: str, domain: str = MAIN_DOMAIN) -> str:
+        """The request of a run in a lane, given the lane's key: keys hold no at sign.
+
+        It matches every filter on the run's events, and that on the lane's requests.
+        """
+        return f"{self.namespace}.evt.{domain}@{lane}.{self.partition(run)}.{run}"
+
+    def requests_of_lane(self, lane: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"{self.namespace}.evt.{domain}@{lane}.*.*"
 
     def events_of_run(self, run: str) -> str:
         return f"{self.namespace}.evt.*.{self.partition(run)}.{run}"
@@ -124,7 +141,8 @@ class Subjects:
         match parts:
             case ["evt", domain, partition, run]:
                 domain, _, step = domain.partition(":")
-                return EventAddress(domain, int(partition), run, step)
+                domain, _, lane = domain.partition("@")
+                return EventAddress(domain, int(partition), run, step, lane)
             case ["fire", partition, run, _]:
                 return EventAddress(MAIN_DOMAIN, int(partition), run)
             case _:
@@ -188,6 +206,15 @@ class Subjects:
 
     def run_document(self, run: str) -> str:
         return f"$KV.{self.runs_bucket}.{run}"
+
+    def lane(self, lane: str, domain: str = MAIN_DOMAIN) -> str:
+        """Key of a lane's record, given the lane's key."""
+        return f"$KV.{self.lanes_bucket}.{domain}.{lane}"
+
+    def parse_lane(self, subject: str) -> tuple[str, str]:
+        """Return the domain and the lane's key of a record's subject."""
+        domain, lane = subject.split(".")[-2:]
+        return domain, lane
 
     def workflow_version(self, name: str, content_hash: str) -> str:
         return f"$KV.{self.workflows_bucket}.{name}.v.{content_hash}"

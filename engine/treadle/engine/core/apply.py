@@ -1,8 +1,9 @@
 """One run: its document and an event give the next document.
 
+    (nothing) ──RunRequested──> queued ──LaneGranted──> running
     (nothing) ──RunRequested──> running ──every step completed──> completed
     running ──a step failed, the run's deadline──> failed
-    running | parked ──CancelRequested──> cancelled
+    queued | running | parked ──CancelRequested──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
 
 This is the only door to a run document. An event that changes nothing (it was applied before,
@@ -21,11 +22,23 @@ from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.signals import consume, receive
 from treadle.sdk.definition import SignalStep, Step
-from treadle.sdk.messages import CancelRequested, Failure, RunRequested, SignalReceived, TimerFired
+from treadle.sdk.messages import (
+    CancelRequested,
+    Failure,
+    LaneGranted,
+    RunRequested,
+    SignalReceived,
+    TimerFired,
+)
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
+
+DEFINITION_GONE_MS = 60_000
+"""A definition that is not found so long after a run was requested with it is gone. Earlier, a
+deposed leader may have answered, which does not know what was stored last."""
 
 RunEvent = (
     RunRequested
+    | LaneGranted
     | SignalReceived
     | CancelRequested
     | TimerFired
@@ -35,8 +48,18 @@ RunEvent = (
 )
 
 
-def request(plan: Plan | None, event: RunRequested, moment: Moment, domain: str) -> RunDocument:
-    """Return the first document of a run; failed at once if its workflow is not known."""
+def request(
+    plan: Plan | None,
+    event: RunRequested,
+    moment: Moment,
+    domain: str,
+    *,
+    is_queued: bool = False,
+) -> RunDocument:
+    """Return the first document of a run; failed at once if its workflow is not known.
+
+    ``is_queued`` says that an earlier request of its lane may not be over.
+    """
     run = RunDocument(
         run=moment.run,
         workflow=event.workflow,
@@ -45,6 +68,7 @@ def request(plan: Plan | None, event: RunRequested, moment: Moment, domain: str)
         requested=moment.sequence,
         requested_ms=moment.ms,
         metadata=event.metadata,
+        lane=event.lane,
     )
     if plan is None:
         failure = Failure(
@@ -54,10 +78,17 @@ def request(plan: Plan | None, event: RunRequested, moment: Moment, domain: str)
             retryable=False,
         )
         return _end(run, "failed", moment, failure=failure)
+    if is_queued:
+        return msgspec.structs.replace(run, status="queued")
+    return _begin(plan, run, moment)
+
+
+def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Start the first steps; the time a run may take counts from here, not from its request."""
     if plan.definition.timeout_s > 0:
         deadline_ms = moment.ms + round(plan.definition.timeout_s * 1000)
         run = msgspec.structs.replace(run, deadline_ms=deadline_ms)
-    return _activate(plan, run, plan.roots, moment)
+    return _go_on(plan, run, plan.roots, moment)
 
 
 def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunDocument:
@@ -67,6 +98,10 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
     match event:
         case RunRequested():
             return run
+        case LaneGranted():
+            if run.status != "queued" or event.request != run.requested:
+                return run
+            return _begin(plan, run, moment)
         case SignalReceived():
             return _signal(plan, run, event, moment)
         case CancelRequested():
@@ -82,6 +117,22 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _step_resumed(run, event)
         case _:
             assert_never(event)
+
+
+def without_definition(run: RunDocument, moment: Moment) -> RunDocument:
+    """Fail a run whose definition is gone: nothing could move it, or end it, any more.
+
+    A young run stays as it is, and its event comes again.
+    """
+    if run.is_terminal or moment.ms - run.requested_ms < DEFINITION_GONE_MS:
+        return run
+    failure = Failure(
+        "unknown_workflow",
+        f"workflow {run.workflow!r} version {run.definition!r} is not registered any more; "
+        "register it and start the run under another id",
+        retryable=False,
+    )
+    return _end(run, "failed", moment, failure=failure)
 
 
 def forget_applied(run: RunDocument, below: int) -> RunDocument:
@@ -117,12 +168,14 @@ def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) 
     run = _with_step(run, event.step, done)
     if event.outcome == "failed":
         return _end(run, "failed", moment, failure=event.failure, step=event.step)
-    return _completed(plan, run, event.step, moment)
+    return _go_on(plan, run, plan.dependents[event.step], moment)
 
 
-def _completed(plan: Plan, run: RunDocument, step_id: str, moment: Moment) -> RunDocument:
-    """Activate what waited for a completed step; complete the run after the last one."""
-    run = _activate(plan, run, plan.dependents[step_id], moment)
+def _go_on(
+    plan: Plan, run: RunDocument, candidates: tuple[Step, ...], moment: Moment
+) -> RunDocument:
+    """Activate those of the candidates that are ready; complete the run after the last step."""
+    run = _activate(plan, run, candidates, moment)
     if len(run.steps) == len(plan.steps) and all(
         entry.status == "completed" for entry in run.steps.values()
     ):
@@ -218,7 +271,8 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
             continue
         entry = received.steps.get(step.id)
         if entry is not None and entry.status == "active":
-            return _completed(plan, consume(received, step, moment), step.id, moment)
+            received = consume(received, step, moment)
+            return _go_on(plan, received, plan.dependents[step.id], moment)
     return received
 
 
@@ -228,7 +282,8 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
             return run
         failure = Failure(
             "run_timeout",
-            f"the run was not finished {plan.definition.timeout_s:g} s after its request",
+            f"the run was not finished {plan.definition.timeout_s:g} s after its "
+            f"{'start in its lane' if run.lane else 'request'}",
             retryable=False,
         )
         return _end(run, "failed", moment, failure=failure)

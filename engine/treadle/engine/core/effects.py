@@ -61,13 +61,20 @@ class NotifyCancel(msgspec.Struct, frozen=True):
     reason: str
 
 
-Command = CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel
+class SettleLane(msgspec.Struct, frozen=True):
+    """Whoever is first in the run's lane has to know it: the run is queued, or has left it."""
+
+
+Command = CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel | SettleLane
 
 
 def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
     """Return every effect of a run document as it stands."""
+    lane = (SettleLane(),) if run.lane else ()
     if run.is_terminal:
-        return tuple(_of_ended_run(plan, run))
+        return (*_of_ended_run(plan, run), *lane)
+    if run.status == "queued":
+        return lane
     assert plan is not None
     commands: list[Command] = []
     if run.deadline_ms:

@@ -189,6 +189,12 @@ class JetStream:
         """Return the newest message on a subject or filter, as the stream's leader knows it."""
         return await self._get(stream, {"last_by_subj": subject}, budget_s)
 
+    async def next(
+        self, stream: str, filter: str, start: int, *, budget_s: float = BUDGET_S
+    ) -> Stored | None:
+        """Return the first message that matches, from a sequence on, as the leader knows it."""
+        return await self._get(stream, {"seq": start, "next_by_subj": filter}, budget_s)
+
     async def get(self, stream: str, sequence: int, *, budget_s: float = BUDGET_S) -> Stored | None:
         """Return the message with the sequence, None if it is not stored (any more)."""
         return await self._get(stream, {"seq": sequence}, budget_s)

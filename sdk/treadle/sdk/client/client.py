@@ -20,6 +20,7 @@ from treadle.sdk.client import requests, sending
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
+from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
@@ -103,11 +104,15 @@ class Client:
         input: object = None,
         id: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        lane: str | None = None,
     ) -> RunHandle:
         """Start a run; a workflow given as an object is registered first.
 
         The same ``id`` with the same workflow and input is the same run, so a start may be
-        repeated without a thought. With another workflow or input: ``RunConflict``.
+        repeated without a thought. With another workflow, input or lane: ``RunConflict``.
+
+        Of the runs of one ``lane`` one is active at a time, in the order of their requests: see
+        ``docs/lanes.md``.
         """
         if isinstance(workflow, str):
             name = check_id("workflow name", workflow)
@@ -117,7 +122,7 @@ class Client:
             name = workflow.name
             raw = _input_of(workflow, input)
             version = await self.register(workflow)
-        run = await requests.start(self._store, name, version, raw, id, metadata)
+        run = await requests.start(self._store, name, version, raw, id, metadata, lane)
         return RunHandle(self, run)
 
     async def signal(
@@ -197,7 +202,8 @@ class Client:
             return of_request(run, event, time_ms, definition, presence)
         definition = await self._store.definition(document.workflow, document.definition)
         registers = {} if definition is None else await self._registers(document, definition)
-        return of_document(document, definition, registers, presence)
+        ahead = await ahead_of(self._store, document) if document.status == "queued" else None
+        return of_document(document, definition, registers, presence, ahead)
 
     async def list(
         self, workflow: str | None = None, status: str | None = None, limit: int = 50

@@ -1,8 +1,9 @@
 """What happened in a run, for readers: stored events decoded, and changes read off its document.
 
 ``run.requested``, ``step.continued``, ``task.lost`` and the other names of ``messages.py`` are
-stored events, with a sequence. ``step.started``, ``step.ended``, ``run.parked``, ``run.resumed``
-and ``run.ended`` have none: the engine decides them, and they are seen in the run's document.
+stored events, with a sequence. ``run.queued``, ``step.started``, ``step.ended``, ``run.parked``,
+``run.resumed`` and ``run.ended`` have none: the engine decides them, and they are seen in the
+run's document.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     Event,
     Failure,
+    LaneGranted,
     MessageSent,
     ResumeRequested,
     RunRequested,
@@ -54,7 +56,8 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iterations: int | None = None
     """Of ``step.ended``: how many were committed."""
     name: str = ""
-    """Of a signal: its name. Of a message: its kind and id. Of ``run.requested``: the workflow."""
+    """Of a signal: its name. Of a message: its kind and id. Of ``run.requested``: the workflow.
+    Of ``run.queued`` and ``run.lane_granted``: the lane."""
     worker: str = ""
     detail: str = ""
     failure: Failure | None = None
@@ -126,6 +129,8 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _placed(base, event)
         case TimerFired():
             return _with(base, step=event.step, detail=event.kind)
+        case LaneGranted():
+            return _with(base, name=event.lane)
 
 
 def _with(event: RunEvent, **changes: object) -> RunEvent:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import AsyncIterator
+
+import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document, of_request
+from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import RunRequested
+from treadle.sdk.run import RunDocument
 
 REQUESTS_READ_MAX = 1000
 """Events read behind the engines: a listing stays quick also when a day's events wait."""
@@ -20,9 +25,10 @@ async def list_runs(
     """Return the newest runs that match, without their live registers.
 
     Reads every run's document: they are small, and a bucket has no other order than the last
-    change. Memory is bounded by ``limit``.
+    change. Memory is bounded by ``limit``, and by the runs that are now in lanes.
     """
     newest: list[tuple[int, str, RunView]] = []
+    lanes = _Lanes()
     taken: set[str] = set()
     waiting = [view async for view in _requested(store)]
     names = {view.id for view in waiting}
@@ -36,11 +42,41 @@ async def list_runs(
     async for document in store.documents():
         if document.run in names:
             taken.add(document.run)
+        lanes.add(document)
         offer(of_document(document, None, {}, None))
     for view in waiting:
         if view.id not in taken:
             offer(view)
-    return [view for _, _, view in sorted(newest, key=lambda item: item[:2], reverse=True)]
+    listed = sorted(newest, key=lambda item: item[:2], reverse=True)
+    return [lanes.placed(view) for _, _, view in listed]
+
+
+class _Lanes:
+    """The runs of a listing that are in lanes and have not ended."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[str, int] = {}
+        self._queued: dict[str, list[int]] = {}
+        self._holders: dict[str, str] = {}
+
+    def add(self, document: RunDocument) -> None:
+        if not document.lane or document.is_terminal:
+            return
+        if document.status == "queued":
+            self._sequences[document.run] = document.requested
+            bisect.insort(self._queued.setdefault(document.lane, []), document.requested)
+        else:
+            self._holders[document.lane] = document.run
+
+    def placed(self, view: RunView) -> RunView:
+        """Return the view of a queued run with what stands before it."""
+        if view.status != "queued" or view.id not in self._sequences:
+            return view
+        own = self._sequences[view.id]
+        holder = self._holders.get(view.lane, "")
+        before = bisect.bisect_left(self._queued[view.lane], own)
+        ahead = Ahead(before + bool(holder), holder=holder)
+        return msgspec.structs.replace(view, ahead=ahead)
 
 
 async def _requested(store: Store) -> AsyncIterator[RunView]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.sdk.client.raising import RAISE_BY
+from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
@@ -35,10 +36,15 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def notes_of(
-    document: RunDocument, steps: Sequence[StepView], presence: Sequence[WorkerPresence]
+    document: RunDocument,
+    steps: Sequence[StepView],
+    presence: Sequence[WorkerPresence],
+    ahead: Ahead | None = None,
 ) -> tuple[Note, ...]:
     """Return what a person should know of a live run."""
     notes = list(engine_notes(presence))
+    if document.status == "queued" and ahead is not None:
+        notes.append(_queued_note(document.lane, ahead))
     for step in steps:
         if step.status == "parked":
             notes.append(_parked_note(document.run, step))
@@ -59,6 +65,21 @@ def engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:
     if any(process.role == "engine" for process in presence):
         return ()
     return (Note("no engine is running, so nothing moves", "treadle engine"),)
+
+
+def queued_text(lane: str, ahead: Ahead) -> str:
+    """Return where a queued run stands, in words."""
+    more = "more than " if ahead.is_more else ""
+    runs = "run" if ahead.count == 1 and not ahead.is_more else "runs"
+    held = f", held by {ahead.holder}" if ahead.holder else ""
+    return f"queued in lane {lane!r} behind {more}{ahead.count} {runs}{held}"
+
+
+def _queued_note(lane: str, ahead: Ahead) -> Note:
+    if not ahead.count:
+        return Note(f"first in lane {lane!r}, about to start")
+    command = f"treadle run show {ahead.holder}" if ahead.holder else ""
+    return Note(queued_text(lane, ahead), command)
 
 
 # ---------------------------------------------------------------- workers

@@ -22,6 +22,7 @@ from treadle.sdk.client.raising import RAISE_BY
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
+from treadle.sdk.lanes import check_lane, lane_key
 from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
@@ -47,6 +48,7 @@ async def start(
     raw_input: bytes,
     run: str | None,
     metadata: Mapping[str, str] | None,
+    lane: str | None,
 ) -> str:
     """Request a run and return its id; the same id with the same request is the same run."""
     request = RunRequested(
@@ -54,6 +56,7 @@ async def start(
         definition=content_hash,
         input=msgspec.Raw(raw_input),
         metadata=_checked(metadata or {}),
+        lane=check_lane(lane) if lane is not None else "",
     )
     if run is None:
         run = new_run_id()
@@ -163,6 +166,8 @@ async def requested(
 
 async def _store(store: Store, run: str, verb: str, nonce: str, event: ClientEvent) -> None:
     subject = store.subjects.event(run)
+    if isinstance(event, RunRequested) and event.lane:
+        subject = store.subjects.request(run, lane_key(event.lane))
     await store.js.store(
         subject, msgspec.json.encode(event), message_id=request_id(run, verb, nonce)
     )
@@ -189,7 +194,17 @@ async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:
             f"of workflow {have.workflow!r} was started with another input",
             f"Choose another run id, or see the run: `treadle run show {run}`.",
         )
+    if have.lane != wanted.lane:
+        raise RunConflict(
+            run,
+            f"was started {_in(have.lane)}, not {_in(wanted.lane)}",
+            f"Choose another run id, or see the run: `treadle run show {run}`.",
+        )
     return True
+
+
+def _in(lane: str) -> str:
+    return f"in lane {lane!r}" if lane else "without a lane"
 
 
 def _value(raw: msgspec.Raw) -> Any:

@@ -13,6 +13,7 @@ import msgspec
 
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
+from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -87,6 +88,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     signals_waiting: dict[str, int] = {}
     """Signals that no step has consumed yet: name to count."""
     metadata: dict[str, str] = {}
+    lane: str = ""
+    ahead: Ahead | None = None
+    """Of a queued run: what has to end before it starts."""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -129,6 +133,7 @@ def of_request(
         requested_ms=time_ms,
         steps=tuple(_step_view(step.id, step, None, None) for step in steps),
         metadata=requested.metadata,
+        lane=requested.lane,
         notes=notes,
     )
 
@@ -138,10 +143,12 @@ def of_document(
     definition: WorkflowDefinition | None,
     registers: Mapping[str, Held],
     presence: Sequence[WorkerPresence] | None,
+    ahead: Ahead | None = None,
 ) -> RunView:
     """Return the view of a run.
 
     Without its definition only steps that have begun are shown; without presence no notes.
+    ``ahead`` is what stands before it, if it is queued.
     """
     known = {step.id: step for step in definition.steps} if definition else {}
     names = [*known, *(name for name in document.steps if name not in known)]
@@ -151,7 +158,7 @@ def of_document(
     )
     notes: tuple[Note, ...] = ()
     if presence is not None and not document.is_terminal:
-        notes = notes_of(document, steps, presence)
+        notes = notes_of(document, steps, presence, ahead)
     return RunView(
         id=document.run,
         workflow=document.workflow,
@@ -165,6 +172,8 @@ def of_document(
         steps=steps,
         signals_waiting={name: len(events) for name, events in document.signals.items() if events},
         metadata=document.metadata,
+        lane=document.lane,
+        ahead=ahead,
         notes=notes,
     )
 

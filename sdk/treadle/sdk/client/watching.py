@@ -130,6 +130,9 @@ def changes_between(old: RunDocument | None, new: RunDocument, written_ms: int) 
     ``written_ms`` is when the newer one was written, for changes that carry no time.
     """
     changes: list[RunEvent] = []
+    if old is None and new.status == "queued":
+        at_ms = new.requested_ms
+        changes.append(RunEvent(kind="run.queued", run=new.run, time_ms=at_ms, name=new.lane))
     for step, entry in new.steps.items():
         before = old.steps.get(step) if old else None
         changes.extend(_step_changes(new.run, step, before, entry, written_ms))

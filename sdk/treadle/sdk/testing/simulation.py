@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from treadle.worker import Worker
 
 T = TypeVar("T")
+SIMULATED_LANE = "simulated"
 DEFAULT_NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -132,14 +133,17 @@ async def simulate(
     messages: Sequence[Message] = (),
     resume: Resume | None = None,
     cancel_after_s: float | None = None,
+    queued_s: float = 0,
 ) -> SimulatedRun:
     """Run the workflow to its end in virtual time and return how it stands.
 
     Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
     maps names to payloads, sent at the start, or lists ``Signal`` objects with their times;
-    ``messages`` lists messages to loops. The run is returned as it is when nothing more can
-    happen: ended, parked, or waiting for a signal or a message. Raises ``InvalidDefinition`` and
-    ``InvalidPayload`` as a client would, and ``HandlerError`` if the worker lacks a handler.
+    ``messages`` lists messages to loops. ``queued_s`` is how long the run is queued in a lane
+    behind others; the other times count from its request. The run is returned as it is when
+    nothing more can happen: ended, parked, or waiting for a signal or a message. Raises
+    ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and ``HandlerError`` if the
+    worker lacks a handler.
     """
     definition = workflow.build() if isinstance(workflow, Workflow) else workflow
     workers = list(worker) if isinstance(worker, Sequence) else [worker]
@@ -150,12 +154,13 @@ async def simulate(
         workflow=definition.name,
         definition=plan.hash,
         input=msgspec.Raw(payload.encode("input of the run", input)),
+        lane=SIMULATED_LANE if queued_s > 0 else "",
     )
     planned = [*_planned(signals), *_letters(messages)]
 
     def run() -> SimulatedRun:
         loop = VirtualLoop()
-        world = World(plan, handlers, round(start.timestamp() * 1000), loop)
+        world = World(plan, handlers, round(start.timestamp() * 1000), loop, queued_s=queued_s)
 
         async def main() -> SimulatedRun:
             _schedule(world, planned, resume, cancel_after_s)

@@ -35,6 +35,7 @@ from treadle.sdk.messages import (
     Ended,
     Event,
     Inline,
+    LaneGranted,
     MessageSent,
     Parked,
     Register,
@@ -72,11 +73,18 @@ class World:
     """One run, its registers, checkpoints, timers and executions."""
 
     def __init__(
-        self, plan: Plan, handlers: dict[str, Handler], now_ms: int, loop: VirtualLoop
+        self,
+        plan: Plan,
+        handlers: dict[str, Handler],
+        now_ms: int,
+        loop: VirtualLoop,
+        *,
+        queued_s: float = 0,
     ) -> None:
         self._plan = plan
         self._epoch_ms = now_ms
         self._loop = loop
+        self._queued_s = queued_s
         self._sequence = 0
         self._registers: dict[str, Placed] = {}
         self._checkpoints: dict[str, tuple[int, Checkpoint]] = {}
@@ -147,8 +155,12 @@ class World:
     def _run_event(self, event: RunEvent, moment: Moment) -> None:
         if self.run is None:
             assert isinstance(event, RunRequested), event
-            self.run = request(self._plan, event, moment, MAIN_DOMAIN)
+            is_queued = self._queued_s > 0
+            self.run = request(self._plan, event, moment, MAIN_DOMAIN, is_queued=is_queued)
             self._input = event.input
+            if is_queued:
+                granted = LaneGranted(lane=event.lane, request=moment.sequence)
+                self.after("lane", self._queued_s, lambda: self.publish(granted))
         else:
             if isinstance(event, SignalReceived):
                 self._payloads[moment.sequence] = event.payload
@@ -222,6 +234,8 @@ class World:
                     self._timers.clear()
                 case effects.NotifyCancel():
                     self._executor.cancel()
+                case effects.SettleLane():
+                    pass  # Who else is in the lane, the one who simulates says.
                 case _:
                     assert_never(command)
 

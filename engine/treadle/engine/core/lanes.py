@@ -1,0 +1,83 @@
+"""Which run of a lane is active: of the first request, in the stream's order, that is not over.
+
+    request 5: over | request 8: over | request 9: active | request 12: queued | ...
+
+Over is for ever, and new requests come behind the others. So what was read of the requests
+before one may be old, and still it is right about this: if all of them were over, they are. No
+register says who holds a lane, and nothing has to be given back; a run leaves its lane by
+ending, whatever ended it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from treadle.engine.core.moment import Moment
+from treadle.sdk.messages import Failure, RunRequested
+from treadle.sdk.run import TERMINAL, RunDocument
+
+
+class Place(NamedTuple):
+    """A request of a lane."""
+
+    sequence: int
+    run: str
+
+
+UNREADABLE = "unreadable"
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    """What a lane needs to know of a run's document, whichever version has written it."""
+
+    status: str = "running"
+    """Of a document that nobody can read ``UNREADABLE``: nothing can move its run."""
+    requested: int = 0
+    requested_ms: int = 0
+    workflow: str = ""
+    definition: str = ""
+
+
+Standing = Literal["coming", "queued", "active", "over"]
+
+
+def standing(place: Place, document: Glimpse | None) -> Standing:
+    """Return where a request stands, given its run's document.
+
+    Without a document it is coming: it may be in some engine's hands.
+    """
+    if document is None:
+        return "coming"
+    if document.status in TERMINAL or document.status == UNREADABLE:
+        return "over"
+    if document.requested != place.sequence:
+        # A second request of the same run: the document was made from the other.
+        return "over"
+    return "queued" if document.status == "queued" else "active"
+
+
+def set_aside(
+    place: Place, lane: str, event: RunRequested | None, moment: Moment, domain: str
+) -> RunDocument:
+    """Return the document of a request that was handled, and could not be: it ends there."""
+    failure = Failure(
+        "request_set_aside",
+        "the request of this run could not be handled; it is among the dead letters. "
+        "Start the run under another id",
+        retryable=False,
+    )
+    return RunDocument(
+        run=place.run,
+        workflow=event.workflow if event else "",
+        definition=event.definition if event else "",
+        domain=domain,
+        status="failed",
+        failure=failure,
+        requested=place.sequence,
+        requested_ms=moment.ms,
+        ended_ms=moment.ms,
+        lane=event.lane if event else lane,
+        metadata=event.metadata if event else {},
+    )

@@ -1,0 +1,58 @@
+"""Where a queued run stands in its lane: how many are before it, and which one is active.
+
+For people, not for decisions: by the time one reads it, it may have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from treadle.sdk.client.store import Store
+from treadle.sdk.lanes import Ahead, LaneRecord, lane_key
+from treadle.sdk.run import RunDocument
+
+AHEAD_MAX = 1_000
+"""Requests looked at before a queued run; of a longer queue only so much is told."""
+_PARALLEL = 64
+
+_record = msgspec.json.Decoder(LaneRecord)
+
+
+async def ahead_of(store: Store, run: RunDocument) -> Ahead:
+    """Return what stands before a queued run."""
+    requests = await _requests_before(store, run)
+    ahead = Ahead(is_more=len(requests) > AHEAD_MAX)
+    count, holder = 0, ""
+    for start in range(0, min(len(requests), AHEAD_MAX), _PARALLEL):
+        batch = requests[start : start + _PARALLEL]
+        found = await asyncio.gather(*(store.document(each) for _, each in batch))
+        for (sequence, name), document in zip(batch, found, strict=True):
+            if is_ahead(document, sequence):
+                count += 1
+                if document is not None and document.status != "queued":
+                    holder = holder or name
+    return msgspec.structs.replace(ahead, count=count, holder=holder)
+
+
+def is_ahead(document: RunDocument | None, sequence: int) -> bool:
+    """Whether an earlier request still has to end, given its run's document."""
+    if document is None:
+        return True
+    return not document.is_terminal and document.requested == sequence
+
+
+async def _requests_before(store: Store, run: RunDocument) -> list[tuple[int, str]]:
+    """Return sequence and run of the requests that may be before it, at most one too many."""
+    s = store.subjects
+    key = lane_key(run.lane)
+    stored = await store.js.last(s.lanes_stream, s.lane(key, run.domain))
+    after = _record.decode(stored.data).after if stored else 0
+    lane = s.requests_of_lane(key, run.domain)
+    found: list[tuple[int, str]] = []
+    async for request in store.js.read(s.events_stream, lane, start=after + 1):
+        if request.sequence >= run.requested or len(found) > AHEAD_MAX:
+            break
+        found.append((request.sequence, s.parse_event(request.subject).run))
+    return found
