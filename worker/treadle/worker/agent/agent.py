@@ -29,7 +29,7 @@ from typing_extensions import TypeVar
 
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
-from treadle.worker.agent.core import notes
+from treadle.worker.agent.core import nested, notes
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.conversation import Block, ModelError, ThinkingLevel
@@ -47,6 +47,7 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.hooks import Hooks
+from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.port import Model
 from treadle.worker.agent.models.prices import PriceTable
 from treadle.worker.agent.models.resolve import resolve_model
@@ -54,6 +55,7 @@ from treadle.worker.agent.models.retrying import ModelBusy, RetryPolicy
 from treadle.worker.agent.outputs import Evidence, Output
 from treadle.worker.agent.ports import Inbox, Journal, MemoryInbox, MemoryJournal, now_ms
 from treadle.worker.agent.result import AgentResult
+from treadle.worker.agent.subagents import Subagent, problems_of
 from treadle.worker.agent.tools.canonical import well_formed_json
 from treadle.worker.agent.tools.declaring import check_tools
 from treadle.worker.agent.tools.policy import Policy
@@ -90,6 +92,9 @@ class Agent(Generic[Out]):
         model: str | Model,
         instructions: str = "",
         tools: Sequence[AnyTool] = (),
+        subagents: Sequence[Agent[Any]] = (),
+        description: str = "",
+        input_type: Any = None,
         output_type: type[Out] | Any = str,
         evidence: Sequence[Evidence] = (),
         budget: Budget | None = None,
@@ -117,7 +122,9 @@ class Agent(Generic[Out]):
         asked for through a tool, and validated. ``evidence`` are predicates over the result: the
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
         ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
-        bounds one answer (0: the model's own bound).
+        bounds one answer (0: the model's own bound). ``subagents`` are agents that this one may
+        hand tasks to, within its budget; ``description`` is what such a one is for, and
+        ``input_type`` the fields it is called with (by default one text, ``task``).
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
@@ -129,6 +136,10 @@ class Agent(Generic[Out]):
             for tool in tools
             if tool.name in taken
         ]
+        self.description = description
+        self.input_type = input_type
+        delegates = [Subagent(agent) for agent in subagents]
+        problems += problems_of(delegates, [*taken, *(tool.name for tool in tools)])
         if budget.max_cost_usd and prices is None:
             problems.append(
                 "budget: max_cost_usd needs a price table, or nothing would count against it. "
@@ -143,6 +154,8 @@ class Agent(Generic[Out]):
         self._resolved: dict[str, Model] = {}
         self.instructions = instructions
         self.tools: dict[str, AnyTool] = check_tools(tools)
+        self.subagents: dict[str, Subagent] = {each.name: each for each in delegates}
+        self._delegates = tuple(subagents)
         self.output = Output(output_type, evidence)
         self.budget = budget
         self.policy = policy or Policy()
@@ -169,7 +182,12 @@ class Agent(Generic[Out]):
     def spec(self) -> AgentSpec:
         """The agent as data, made once: it is asked for in every turn. Resolves the model."""
         model = self._resolve(self._model)
-        specs = (*(tool.spec for tool in self.tools.values()), *self._built_in)
+        specs = (
+            *(tool.spec for tool in self.tools.values()),
+            *(each.spec for each in self.subagents.values()),
+            *self._built_in,
+        )
+        below = [msgspec.to_builtins(each.versions) for each in self.subagents.values()]
         return AgentSpec(
             name=self.name,
             model=model.name,
@@ -177,6 +195,7 @@ class Agent(Generic[Out]):
             max_output_tokens=self._max_output_tokens or model.max_output_tokens,
             instructions=self.instructions,
             tools=specs,
+            subagents=frozenset(self.subagents),
             output_tool=self.output.tool,
             budget=self.budget,
             on_limit=self._on_limit,
@@ -185,11 +204,21 @@ class Agent(Generic[Out]):
             temperature=self._temperature,
             versions=Versions(
                 prompt=_hash(self.instructions),
-                tools=_hash([msgspec.to_builtins(spec) for spec in specs]),
+                tools=_hash([*(msgspec.to_builtins(spec) for spec in specs), *below]),
                 policy=_hash(_described(self.policy)),
                 model=model.name,
             ),
         )
+
+    @property
+    def versions(self) -> Versions:
+        """What a run of this agent is made with; its sub-agents count among its tools."""
+        return self.spec.versions
+
+    @property
+    def depth(self) -> int:
+        """How many levels of sub-agents it has."""
+        return max((1 + each.depth for each in self.subagents.values()), default=0)
 
     def equipment(self, **changes: Any) -> Equipment:
         """Return what a driver needs to run this agent."""
@@ -199,6 +228,7 @@ class Agent(Generic[Out]):
             model=self._resolve(self._model),
             models={name: self._resolve(model) for name, model in self._models.items()},
             tools=self.tools,
+            subagents=self.subagents,
             output=self.output,
             policy=self.policy,
             hooks=self.hooks,
@@ -242,9 +272,8 @@ class Agent(Generic[Out]):
         inbox = inbox or MemoryInbox()
         equipment = self.equipment(deps=deps, run=id, step=self.name, cancelled=cancelled)
         emitter = Emitter(on_event, clock)
-        driver = Driver(
-            equipment, state or State(), journal or MemoryJournal(), inbox, emitter, clock
-        )
+        ledger = RunLedger(state or State(), journal or MemoryJournal())
+        driver = Driver(equipment, ledger, inbox, emitter, clock)
         if state is None:
             await driver.open(self.opened(goal, clock()))
         elif goal:
@@ -272,9 +301,7 @@ class Agent(Generic[Out]):
         state = reached.state
         stop = state.stopped
         if stop is None:
-            asked = state.asked
-            ids = asked.call_ids if asked is not None else ()
-            waiting = tuple(call for call in state.open_calls if call.id in ids)
+            waiting = nested.waiting(state)
             return AgentResult("needs_human", None, state.text, state.used, "", waiting, state)
         output = self._output_of(stop)
         return AgentResult(stop.reason, output, stop.text, state.used, stop.detail, (), state)
@@ -293,10 +320,12 @@ class Agent(Generic[Out]):
         return self._resolved[model]
 
     async def close(self) -> None:
-        """Close the connections of the models that this agent has made."""
+        """Close the connections of the models that this agent and its sub-agents have made."""
         for model in self._resolved.values():
             await model.close()
         self._resolved.clear()
+        for agent in self._delegates:
+            await agent.close()
 
 
 async def _unless(cancelled: CancelToken | None, work: Any) -> Reached:

@@ -103,17 +103,21 @@ def reached(budget: Budget, used: Counters, elapsed_ms: int) -> Limit | None:
     return None
 
 
-def calls_left(budget: Budget, used: Counters) -> int | None:
-    """Return how many more tool calls may run; ``None`` is any number."""
+def calls_left(budget: Budget, used: Counters, pending: int = 0) -> int | None:
+    """Return how many more tool calls may run beside those pending; ``None`` is any number."""
     if not budget.max_tool_calls:
         return None
-    return max(0, budget.max_tool_calls - used.tool_calls)
+    return max(0, budget.max_tool_calls - used.tool_calls - pending)
 
 
-def notice(budget: Budget, used: Counters) -> str:
-    """Return what the model is told when a share of its turns is used up just now, or ''."""
-    for share in NOTICE_SHARES:
-        if used.steps == max(1, round(budget.max_steps * share)) and budget.max_steps > 2:
+def notice(budget: Budget, used: Counters, steps_before: int) -> str:
+    """Return what the model is told when a share of its turns is used up just now, or ''.
+
+    ``steps_before`` is what was used when it could last be told.
+    """
+    for share in reversed(NOTICE_SHARES):
+        is_passed = steps_before < max(1, round(budget.max_steps * share)) <= used.steps
+        if is_passed and budget.max_steps > max(2, used.steps):
             left = budget.max_steps - used.steps
             return (
                 f"{used.steps} of {budget.max_steps} turns are used; {left} are left. Go for the "
