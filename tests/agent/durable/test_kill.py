@@ -7,27 +7,18 @@ answers by what it is shown, so a repeated call would be seen as one request mor
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent.durable import member
+from tests.agent.durable.stand import PATIENCE_S, Stand, stand
 
-from treadle.engine import Engine
-from treadle.engine.topology import ensure_topology
-from treadle.sdk import Client, Workflow
-from treadle.sdk.bus.connection import Connection
-from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk import Workflow
 from treadle.sdk.settings import Settings
-from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
+from treadle.worker.agent.testing import RecordedRequest, Turn, text, tool_use, turn
 
-Responder = Callable[[RecordedRequest], Turn]
-
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 RECORDS_OF_A_TURN = 5
 """The answer; the start of the payment with the judgements; two results; the end of the turn."""
 WINDOWS = [
@@ -57,77 +48,6 @@ def play(request: RecordedRequest) -> Turn:
     return turn(tool_use("final_output", {"paid": 201}, id="final"))
 
 
-class Stand:
-    """A server's namespace with an engine, the fake model, and workers as processes."""
-
-    def __init__(
-        self, settings: Settings, fake: FakeAnthropic, directory: Path, client: Client
-    ) -> None:
-        self.settings = settings
-        self.fake = fake
-        self.client = client
-        self._directory = directory
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self.ledger = directory / "ledger.jsonl"
-
-    def worker(self, failpoints: str = "", *, finds: bool = True) -> subprocess.Popen[bytes]:
-        """Start a worker."""
-        env = {
-            **os.environ,
-            "TREADLE_NATS_URL": self.settings.url,
-            "TREADLE_NAMESPACE": self.settings.namespace,
-            "TREADLE_FAILPOINTS": failpoints,
-            "ANTHROPIC_BASE_URL": self.fake.base_url,
-            "PAY_LEDGER": str(self.ledger),
-            "PAY_NAME": f"worker-{len(self._workers)}",
-            "PAY_FINDS": "yes" if finds else "",
-        }
-        log = (self._directory / f"worker-{len(self._workers)}.log").open("wb")
-        command = [sys.executable, "-m", "tests.agent.durable.member"]
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-        log.close()
-        self._workers.append(process)
-        return process
-
-    def payments(self) -> list[dict[str, Any]]:
-        """Return what was paid."""
-        member.LEDGER = self.ledger
-        return member.payments()
-
-    async def ended(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a process to end."""
-        return await asyncio.to_thread(process.wait, 40)
-
-    def close(self) -> None:
-        """End the workers."""
-        for process in self._workers:
-            process.kill()
-            process.wait()
-
-
-@asynccontextmanager
-async def stand(
-    settings: Settings, directory: Path, turns: Responder = play
-) -> AsyncGenerator[Stand]:
-    """Set everything up, and take it down."""
-    connection = await Connection.open(settings, name="test")
-    await ensure_topology(JetStream(connection), settings)
-    await connection.close()
-    engine = Engine(settings)
-    running = asyncio.create_task(engine.run())
-    try:
-        with FakeAnthropic(turns) as fake:
-            async with Client.connect(settings=settings) as client:
-                made = Stand(settings, fake, directory, client)
-                try:
-                    yield made
-                finally:
-                    made.close()
-    finally:
-        engine.stop()
-        await running
-
-
 def payer(**options: Any) -> Any:
     """Return the workflow: one loop that the agent serves."""
     workflow = Workflow("payments")
@@ -135,20 +55,26 @@ def payer(**options: Any) -> Any:
     return workflow.build()
 
 
+def payments(place: Stand) -> list[dict[str, Any]]:
+    """Return what was paid."""
+    member.LEDGER = place.ledger
+    return member.payments()
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_killed_worker_repeats_no_stored_answer_and_no_payment(
     settings: Settings, tmp_path: Path, window: str
 ) -> None:
     async def story() -> None:
-        async with stand(settings, tmp_path) as place:
+        async with stand(settings, tmp_path, play) as place:
             run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            doomed = place.worker(window)
+            doomed = place.worker(window, PAY_FINDS="yes")
             assert await place.ended(doomed) == -9
             stored_before = place.fake.count
-            place.worker()
-            assert await asyncio.wait_for(run.result(), 30) == {"paid": 201}
-            assert [paid["cents"] for paid in place.payments()] == [100, 101]
-            assert len({paid["key"] for paid in place.payments()}) == 2
+            place.worker(PAY_FINDS="yes")
+            assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}
+            assert [paid["cents"] for paid in payments(place)] == [100, 101]
+            assert len({paid["key"] for paid in payments(place)}) == 2
             lost_an_answer = window.startswith("worker.record-before=kill@2")
             lost_an_answer |= window.startswith("worker.record-before=kill@7")
             assert place.fake.count == 3 + lost_an_answer, (stored_before, place.fake.count)
@@ -163,17 +89,17 @@ def test_a_killed_worker_repeats_no_stored_answer_and_no_payment(
 
 def test_what_may_have_been_paid_waits_for_a_person(settings: Settings, tmp_path: Path) -> None:
     async def story() -> None:
-        async with stand(settings, tmp_path) as place:
+        async with stand(settings, tmp_path, play) as place:
             run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            assert await place.ended(place.worker("test.pay-after=kill@1", finds=False)) == -9
-            place.worker(finds=False)
-            async with asyncio.timeout(20):
+            assert await place.ended(place.worker("test.pay-after=kill@1")) == -9
+            place.worker()
+            async with asyncio.timeout(PATIENCE_S):
                 while (view := await run.get()).status != "parked":
                     await asyncio.sleep(0.02)
             assert any("decide about pay" in note.text for note in view.notes), view.notes
             answer = {"call_id": "pay0", "verdict": "answer", "text": "It was paid: 100."}
             await run.send("pay", answer, kind="reply", id="answer-1")
-            assert await asyncio.wait_for(run.result(), 30) == {"paid": 201}
-            assert [paid["cents"] for paid in place.payments()] == [100, 101]
+            assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}
+            assert [paid["cents"] for paid in payments(place)] == [100, 101]
 
     asyncio.run(story())

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.durable.test_kill import payer, stand
+from tests.agent.durable.stand import stand
+from tests.agent.durable.test_kill import payer
+from tests.agent.durable.test_kill import play as pay
 
 from treadle.sdk import Client, Retry, Workflow, chunks
 from treadle.sdk.chunks import Chunk, Superseded, Text, Thinking
@@ -221,7 +223,7 @@ def test_a_worker_killed_in_mid_stream_leaves_the_words_of_the_next_attempt(
     async def story() -> None:
         async with stand(settings, tmp_path, play) as place:
             run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            doomed = place.worker()
+            doomed = place.worker(PAY_FINDS="yes")
             transcript = Transcript()
             items: list[StreamItem] = []
             async for item in run.stream():
@@ -231,7 +233,7 @@ def test_a_worker_killed_in_mid_stream_leaves_the_words_of_the_next_attempt(
                     assert transcript.text("pay") in "It is, I would say, never late."
                     doomed.kill()
                     await place.ended(doomed)
-                    place.worker()
+                    place.worker(PAY_FINDS="yes")
             assert transcript.text("pay") == ANSWER
             of_first = [n for n, item in enumerate(items) if item.chunk.attempt == 1]
             second = next(n for n, item in enumerate(items) if item.chunk.attempt == 2)
@@ -266,10 +268,10 @@ def test_words_of_a_stored_answer_stand_also_when_its_worker_dies_later_in_the_t
     """The answer is not asked for again, so nobody else will say it."""
 
     async def story() -> None:
-        async with stand(settings, tmp_path) as place:
+        async with stand(settings, tmp_path, pay) as place:
             run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            assert await place.ended(place.worker(window)) == -9
-            place.worker()
+            assert await place.ended(place.worker(window, PAY_FINDS="yes")) == -9
+            place.worker(PAY_FINDS="yes")
             assert await run.result(timeout_s=KILLED_WITHIN_S) == {"paid": 201}
             items = await heard(run)
             said, found = standing(items)

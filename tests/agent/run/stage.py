@@ -45,7 +45,7 @@ class Stage:
     def agent(self, **options: Any) -> Agent[Any]:
         if "model" not in options:
             options["model"] = self.model()
-        return Agent("tester", **({"model_retry": QUICK} | options))
+        return Agent(options.pop("name", "tester"), **({"model_retry": QUICK} | options))
 
     async def run(self, agent: Agent[Any], goal: Any = "Go.", **options: Any) -> AgentResult[Any]:
         """Run it; whatever it leaves has to be a conversation that can go on."""

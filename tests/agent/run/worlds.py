@@ -26,6 +26,7 @@ from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.driving import Driver
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter
+from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.ports import Letter, Reply
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.declaring import tool
@@ -143,7 +144,7 @@ class World:
         equipment = dataclasses.replace(base, model=self, deps=self.ran)
         state = fold(State(), self.stored)
         emitter = Emitter(None, lambda: 0)
-        driver = Driver(equipment, state, self, self, emitter, lambda: 0)
+        driver = Driver(equipment, RunLedger(state, self), self, emitter, lambda: 0)
         if not state.entries:
             await driver.open(agent.opened("Do it.", 0))
         for _ in range(TURNS_MAX):

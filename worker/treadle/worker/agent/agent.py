@@ -24,14 +24,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, Self
+from typing import Any, Generic, NamedTuple, Self
 
 import msgspec
 from typing_extensions import TypeVar
 
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
-from treadle.worker.agent.core import notes
+from treadle.worker.agent.core import nested, notes
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.conversation import Block, ModelError, ThinkingLevel
@@ -49,6 +49,7 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.hooks import Hooks
+from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.mcp.server import McpServer
 from treadle.worker.agent.mcp.toolbox import Toolbox
 from treadle.worker.agent.models.port import Model
@@ -58,6 +59,7 @@ from treadle.worker.agent.models.retrying import ModelBusy, RetryPolicy
 from treadle.worker.agent.outputs import Evidence, Output
 from treadle.worker.agent.ports import Inbox, Journal, MemoryInbox, MemoryJournal, now_ms
 from treadle.worker.agent.result import AgentResult
+from treadle.worker.agent.subagents import Subagent, problems_of
 from treadle.worker.agent.tools.canonical import well_formed_json
 from treadle.worker.agent.tools.declaring import check_tools
 from treadle.worker.agent.tools.policy import Policy
@@ -84,6 +86,19 @@ _ASK_HUMAN = ToolSpec(
 )
 
 
+_NO_TOOLS: Mapping[str, AnyTool] = {}
+
+
+class _Prepared(NamedTuple):
+    """An agent with what the MCP servers offered, its sub-agents' too."""
+
+    offered: Mapping[str, AnyTool]
+    below: list[Versions]
+    tools: Mapping[str, AnyTool]
+    """All, by name."""
+    spec: AgentSpec
+
+
 class Agent(Generic[Out]):
     """A model with tools, rules and bounds. It holds no state of any run."""
 
@@ -95,6 +110,9 @@ class Agent(Generic[Out]):
         instructions: str = "",
         tools: Sequence[AnyTool] = (),
         mcp: Sequence[McpServer] = (),
+        subagents: Sequence[Agent[Any]] = (),
+        description: str = "",
+        input_type: Any = None,
         output_type: type[Out] | Any = str,
         evidence: Sequence[Evidence] = (),
         budget: Budget | None = None,
@@ -123,7 +141,9 @@ class Agent(Generic[Out]):
         asked for through a tool, and validated. ``evidence`` are predicates over the result: the
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
         ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
-        bounds one answer (0: the model's own bound).
+        bounds one answer (0: the model's own bound). ``subagents`` are agents that this one may
+        hand tasks to, within its budget; ``description`` is what such a one is for, and
+        ``input_type`` the fields it is called with (by default one text, ``task``).
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
@@ -135,6 +155,10 @@ class Agent(Generic[Out]):
             for tool in tools
             if tool.name in taken
         ]
+        self.description = description
+        self.input_type = input_type
+        delegates = [Subagent(agent) for agent in subagents]
+        problems += problems_of(delegates, [*taken, *(tool.name for tool in tools)])
         if budget.max_cost_usd and prices is None:
             problems.append(
                 "budget: max_cost_usd needs a price table, or nothing would count against it. "
@@ -150,8 +174,9 @@ class Agent(Generic[Out]):
         self.instructions = instructions
         self.tools: dict[str, AnyTool] = check_tools(tools)
         self._toolbox = Toolbox(mcp)
-        self._prepared: tuple[Mapping[str, AnyTool], Mapping[str, AnyTool], AgentSpec] | None = None
-        """What the servers offered, with it all tools by name, and the spec of these."""
+        self._prepared: _Prepared | None = None
+        self.subagents: dict[str, Subagent] = {each.name: each for each in delegates}
+        self._delegates = tuple(subagents)
         self.output = Output(output_type, evidence)
         self.budget = budget
         self.policy = policy or Policy()
@@ -182,7 +207,12 @@ class Agent(Generic[Out]):
     def _spec_with(self, offered: Mapping[str, AnyTool]) -> AgentSpec:
         model = self._resolve(self._model)
         tools = (*self.tools.values(), *offered.values())
-        specs = (*(tool.spec for tool in tools), *self._built_in)
+        specs = (
+            *(tool.spec for tool in tools),
+            *(each.spec for each in self.subagents.values()),
+            *self._built_in,
+        )
+        below = [msgspec.to_builtins(each.versions) for each in self.subagents.values()]
         return AgentSpec(
             name=self.name,
             model=model.name,
@@ -190,6 +220,7 @@ class Agent(Generic[Out]):
             max_output_tokens=self._max_output_tokens or model.max_output_tokens,
             instructions=self.instructions,
             tools=specs,
+            subagents=frozenset(self.subagents),
             output_tool=self.output.tool,
             budget=self.budget,
             on_limit=self._on_limit,
@@ -198,20 +229,31 @@ class Agent(Generic[Out]):
             temperature=self._temperature,
             versions=Versions(
                 prompt=_hash(self.instructions),
-                tools=_hash([msgspec.to_builtins(spec) for spec in specs]),
+                tools=_hash([*(msgspec.to_builtins(spec) for spec in specs), *below]),
                 policy=_hash(_described(self.policy)),
                 model=model.name,
             ),
         )
 
+    @property
+    def versions(self) -> Versions:
+        """What a run of this agent is made with; its sub-agents count among its tools."""
+        return (self._prepared.spec if self._prepared else self.spec).versions
+
+    @property
+    def depth(self) -> int:
+        """How many levels of sub-agents it has."""
+        return max((1 + each.depth for each in self.subagents.values()), default=0)
+
     def equipment(self, **changes: Any) -> Equipment:
-        """Return what a driver needs to run this agent."""
-        summary = self._summary_model
+        """Return what a driver needs to run this agent, with what was prepared last."""
+        summary, prepared = self._summary_model, self._prepared
         equipment = Equipment(
-            spec=self.spec,
+            spec=prepared.spec if prepared else self.spec,
             model=self._resolve(self._model),
             models={name: self._resolve(model) for name, model in self._models.items()},
-            tools=self.tools,
+            tools=prepared.tools if prepared else self.tools,
+            subagents=self.subagents,
             output=self.output,
             policy=self.policy,
             hooks=self.hooks,
@@ -249,15 +291,23 @@ class Agent(Generic[Out]):
         Asks a server only when its list is not known or may have changed. Raises
         ``McpUnavailable`` if one cannot be reached.
         """
-        if not self._toolbox:
-            return self.equipment(**changes)
-        taken = (*self.tools, *(spec.name for spec in self._built_in), FINAL_OUTPUT)
-        offered = await self._toolbox.tools(taken)
-        if self._prepared is None or self._prepared[0] is not offered:
-            chosen = {name: tool for name, tool in offered.items() if self._may_offer(tool)}
-            self._prepared = (offered, {**self.tools, **chosen}, self._spec_with(chosen))
-        _, tools, spec = self._prepared
-        return self.equipment(spec=spec, tools=tools, **changes)
+        if self._asks_servers:
+            for each in self._delegates:
+                await each.prepared()
+            built_in = (spec.name for spec in self._built_in)
+            taken = (*self.tools, *self.subagents, *built_in, FINAL_OUTPUT)
+            offered = await self._toolbox.tools(taken) if self._toolbox else _NO_TOOLS
+            below = [each.versions for each in self._delegates]
+            known = self._prepared
+            if known is None or known.offered is not offered or known.below != below:
+                chosen = {name: tool for name, tool in offered.items() if self._may_offer(tool)}
+                tools = {**self.tools, **chosen}
+                self._prepared = _Prepared(offered, below, tools, self._spec_with(chosen))
+        return self.equipment(**changes)
+
+    @property
+    def _asks_servers(self) -> bool:
+        return bool(self._toolbox) or any(each._asks_servers for each in self._delegates)
 
     def _may_offer(self, tool: AnyTool) -> bool:
         policy = self.policy
@@ -313,9 +363,8 @@ class Agent(Generic[Out]):
         inbox = inbox or MemoryInbox()
         equipment = await self.prepared(deps=deps, run=id, step=self.name, cancelled=cancelled)
         emitter = Emitter(on_event, clock)
-        driver = Driver(
-            equipment, state or State(), journal or MemoryJournal(), inbox, emitter, clock
-        )
+        ledger = RunLedger(state or State(), journal or MemoryJournal())
+        driver = Driver(equipment, ledger, inbox, emitter, clock)
         if state is not None:
             driver.resumed()
         if state is None:
@@ -347,9 +396,7 @@ class Agent(Generic[Out]):
         state = reached.state
         stop = state.stopped
         if stop is None:
-            asked = state.asked
-            ids = asked.call_ids if asked is not None else ()
-            waiting = tuple(call for call in state.open_calls if call.id in ids)
+            waiting = nested.waiting(state)
             return AgentResult("needs_human", None, state.text, state.used, "", waiting, state)
         output = self._output_of(stop)
         return AgentResult(stop.reason, output, stop.text, state.used, stop.detail, (), state)
@@ -372,11 +419,16 @@ class Agent(Generic[Out]):
         await self._toolbox.close()
 
     async def close(self) -> None:
-        """Close the connections to MCP servers, and those of the models this agent has made."""
+        """Close the connections to MCP servers, and those of the models.
+
+        Those of sub-agents too.
+        """
         await self.disconnect()
         for model in self._resolved.values():
             await model.close()
         self._resolved.clear()
+        for agent in self._delegates:
+            await agent.close()
 
 
 async def _unless(cancelled: CancelToken | None, work: Any) -> Reached:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.entries import Asked, Replied
+from treadle.worker.agent.core.nested import address
 from treadle.worker.agent.ports import Letter
 from treadle.worker.agent.tools.canonical import args_hash, well_formed, well_formed_json
 
@@ -20,7 +21,9 @@ async def ask(equipment: Equipment, driver: Driver, calls: tuple[ToolCall, ...])
         due_ms = equipment.approval_due_ms(driver.now_ms())
         ids = tuple(call.id for call in calls)
         await driver.append(Asked(at_ms=driver.now_ms(), call_ids=ids, due_ms=due_ms))
-        driver.emitter.emit("agent_run.waiting", calls=[_question(call) for call in calls])
+        path = driver.emitter.path
+        questions = [_question(path, call) for call in calls]
+        driver.emitter.emit("agent_run.waiting", calls=questions)
     asked = {call.id: call for call in calls}
     answered = False
     for letter in await driver.take("reply"):
@@ -42,10 +45,10 @@ def _overdue(equipment: Equipment, call: ToolCall, at_ms: int) -> Replied:
     return Replied(at_ms=at_ms, call_id=call.id, verdict=verdict, args_hash=call.args_hash)
 
 
-def _question(call: ToolCall) -> dict[str, Any]:
+def _question(path: str, call: ToolCall) -> dict[str, Any]:
     """Return what a person has to see to decide: an approval is bound to ``args_hash``."""
     return {
-        "id": call.id,
+        "id": address(path, call.id),
         "name": call.name,
         "input": call.input,
         "args_hash": call.args_hash,

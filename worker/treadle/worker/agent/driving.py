@@ -4,7 +4,8 @@
       ^------------------- apply -------------------------------'
 
 One turn is one model call and its batch of tools. Between turns the driver listens: what people
-have said is heard before the next model call, and a run does not end over unheard words.
+have said is heard before the next model call, and a run does not end over unheard words. A
+sub-agent is driven by a driver of its own, which writes to the same ledger.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never
 
 import msgspec
 
-from treadle.worker.agent import asking, compacting, model_turn, tool_turn
+from treadle.worker.agent import asking, compacting, model_turn, nesting, tool_turn
 from treadle.worker.agent import hooks as hooking
-from treadle.worker.agent.core import compaction
+from treadle.worker.agent.core import compaction, nested
 from treadle.worker.agent.core import decide as deciding
-from treadle.worker.agent.core.budget import time_left_ms
+from treadle.worker.agent.core.budget import calls_left, time_left_ms
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import ModelFault, Usage
 from treadle.worker.agent.core.entries import (
-    DURABLE,
     Checked,
     Entry,
     Heard,
@@ -33,12 +33,13 @@ from treadle.worker.agent.core.entries import (
     Switched,
     TurnEnded,
 )
-from treadle.worker.agent.core.state import State, apply, fold
+from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.core.telling import overrun_text
-from treadle.worker.agent.events import Emitter
-from treadle.worker.agent.letters import Letters, newest
-from treadle.worker.agent.ports import Clock, Inbox, Journal, Letter, LetterKind
+from treadle.worker.agent.events import Emitter, tell_stop
+from treadle.worker.agent.ledger import Ledger, NestedLedger
+from treadle.worker.agent.letters import Letters, NestedInbox, newest
+from treadle.worker.agent.ports import Clock, Inbox, Letter, LetterKind
 from treadle.worker.agent.tools.canonical import well_formed
 
 if TYPE_CHECKING:
@@ -65,30 +66,44 @@ class Driver:
     def __init__(
         self,
         equipment: Equipment,
-        state: State,
-        journal: Journal,
+        ledger: Ledger,
         inbox: Inbox,
         emitter: Emitter,
         clock: Clock,
         *,
         limit: str = "",
         iteration: int = -1,
+        is_retried: bool = False,
+        outer: Driver | None = None,
+        quota: int | None = None,
     ) -> None:
+        """Make a driver.
+
+        ``is_retried`` says that whoever drives it makes a failed model call again later.
+        ``outer`` drives the agent whose sub-agent this is. ``quota`` is how many model calls the
+        next turn may make in sub-agents; ``None`` is any number.
+        """
         self._equipment = equipment
-        self._journal = journal
+        self._ledger = ledger
         self._emitter = emitter
         self._clock = clock
         self._limit = limit
-        self._iteration = iteration
-        self._unstored: list[Entry] = []
-        self._lock = asyncio.Lock()
+        self._outer = outer
+        self._quota = quota
+        self.iteration = iteration
+        self.is_retried = is_retried
+        state = ledger.state
         self._interrupted: frozenset[str] = frozenset(
             id for id in state.started if id not in state.results
         )
         """Calls that were running when an earlier driver of this run ended."""
         self._letters = Letters(inbox, state.seen)
         self._heard_hooks_at = -1
-        self.state = state
+
+    @property
+    def state(self) -> State:
+        """What has happened so far."""
+        return self._ledger.state
 
     # ---------------------------------------------------------------- drive
 
@@ -121,7 +136,7 @@ class Driver:
             "may not hold any more. Send a message to go on with the agent as it is now, or "
             "cancel the run"
         )
-        await self.append(
+        await self._close(
             Stopped(
                 at_ms=self._clock(),
                 reason="needs_human",
@@ -145,13 +160,22 @@ class Driver:
             # Its usage was counted when the call failed.
             fault=None if fault is None else msgspec.structs.replace(fault, usage=Usage()),
         )
-        await self.append(stopped)
+        await self._close(stopped)
         await self.ended(stopped)
         return Reached("stopped", self.state)
 
+    async def _close(self, stopped: Stopped) -> None:
+        """End the run, its sub-agents first, in one piece."""
+        before = self.state
+        entries = nested.closing(
+            self._equipment.spec, before, stopped.reason, stopped.detail, stopped.at_ms
+        )
+        await self.append(*entries, stopped)
+        await nesting.tell_ends(self._equipment, self, before, entries)
+
     async def ended(self, stopped: Stopped) -> None:
         """Tell everybody that the run is over, whatever ended it."""
-        self._emit_stopped(stopped)
+        tell_stop(self._emitter, stopped)
         if (on_stop := self._equipment.hooks.on_stop) is not None:
             await hooking.call(on_stop, stopped)
 
@@ -209,6 +233,9 @@ class Driver:
                         await model_turn.call_model(self._equipment, self, action)
                 case deciding.Judge():
                     calls = await self._equipment.judge(self.state, action.uses)
+                    # At once, so that sub-agents side by side cannot both take the last call.
+                    shared = self._outer.calls_left() if self._outer is not None else None
+                    calls = deciding.limit_calls(self._equipment.spec, self.state, calls, shared)
                     await self.append(Judged(at_ms=self._clock(), calls=calls))
                     self._emit_judged(calls)
                 case deciding.Run():
@@ -216,6 +243,10 @@ class Driver:
                     interrupted = self._interrupted.difference(answered)
                     await tool_turn.run_calls(self._equipment, self, action.calls, interrupted)
                     self._interrupted = frozenset[str]()
+                case deciding.Advance():
+                    where = await nesting.advance(self._equipment, self, action)
+                    if where is not None and not (where == "turn" and self._limit):
+                        return Reached(where, self.state)
                 case deciding.Ask():
                     if not await asking.ask(self._equipment, self, action.calls):
                         return Reached("waiting", self.state)
@@ -224,7 +255,8 @@ class Driver:
                 case deciding.Compact():
                     await compacting.compact(self._equipment, self, action)
                 case deciding.Record():
-                    if await self._record(action.entries):
+                    # At a bound from outside there is no later turn for the last answer.
+                    if await self._record(action.entries) and not self._limit:
                         return Reached("turn", self.state)
                 case _:
                     assert_never(action)
@@ -236,7 +268,9 @@ class Driver:
             return True
         ended = next((entry for entry in entries if isinstance(entry, TurnEnded)), None)
         if ended is None:
+            before = self.state
             await self.append(*entries)
+            await nesting.tell_ends(self._equipment, self, before, entries)
             if stop is not None:
                 if stop.detail == compaction.ASK_TEXT:
                     self._emitter.emit("agent.recovery.fired", stage="ask")
@@ -355,42 +389,52 @@ class Driver:
         problem, output = await self._equipment.output.check(proposed, self.state)
         await self.append(Checked(at_ms=self._clock(), problem=problem, output=output))
 
+    # ---------------------------------------------------------------- sub-agents
+
+    def child(self, call: ToolCall, quota: int) -> Driver:
+        """Return the driver of the sub-agent that a call of the open turn runs."""
+        return Driver(
+            self._equipment.subagents[call.name].equipped(self._equipment, call),
+            NestedLedger(self._ledger, call.id),
+            NestedInbox(self._letters, call.id),
+            self._emitter.nested(call.id),
+            self._clock,
+            iteration=self.iteration,
+            is_retried=self.is_retried,
+            outer=self,
+            quota=quota,
+        )
+
+    def calls_left(self) -> int | None:
+        """Return how many more tool calls may run beside those under way; ``None``: any number."""
+        own = calls_left(self._equipment.spec.budget, self.state.used, nested.pending(self.state))
+        outer = self._outer.calls_left() if self._outer is not None else None
+        return min((left for left in (own, outer) if left is not None), default=None)
+
+    def steps_left(self) -> int:
+        """Return how many model calls the sub-agents may make in this turn."""
+        left = self._equipment.spec.budget.max_steps - self.state.used.steps
+        return left if self._quota is None else min(left, self._quota)
+
+    @property
+    def read_to(self) -> int:
+        """Position in the inbox up to which all was read."""
+        return self._letters.read_to
+
     # ---------------------------------------------------------------- entries
 
     async def append(self, *entries: Entry) -> None:
         """Apply the entries; store them if one of them has to be, with those that wait."""
-        async with self._lock:
-            entries = tuple(self._placed(entry) for entry in entries)
-            for entry in entries:
-                self.state = apply(self.state, entry)
-            self._unstored.extend(entries)
-            if any(isinstance(entry, DURABLE) for entry in entries):
-                await self._store()
+        await self._ledger.append([self._placed(entry) for entry in entries])
 
     def _placed(self, entry: Entry) -> Entry:
         if isinstance(entry, TurnEnded):
-            return msgspec.structs.replace(entry, iteration=self._iteration)
+            return msgspec.structs.replace(entry, iteration=self.iteration)
         return entry
 
     async def flush(self) -> None:
         """Store what waits."""
-        async with self._lock:
-            await self._store()
-
-    async def _store(self) -> None:
-        if not self._unstored:
-            return
-        # Whoever cancels waits for a write that is under way: cut in the middle, nobody would
-        # know whether it stands, and the record after it would be refused.
-        write = asyncio.ensure_future(self._journal.append(tuple(self._unstored)))
-        try:
-            await asyncio.shield(write)
-        except asyncio.CancelledError:
-            await asyncio.wait({write})
-            if not write.cancelled() and write.exception() is None:
-                self._unstored.clear()
-            raise
-        self._unstored.clear()
+        await self._ledger.flush()
 
     @property
     def emitter(self) -> Emitter:
@@ -406,17 +450,6 @@ class Driver:
             self._emitter.emit(
                 "agent.call.judged", tool=call.name, id=call.id, decision=call.decision
             )
-
-    def _emit_stopped(self, stop: Stopped) -> None:
-        match stop.reason:
-            case "completed":
-                self._emitter.emit("agent_run.completed")
-            case "cancelled":
-                self._emitter.emit("agent_run.cancelled")
-            case "failed":
-                self._emitter.emit("agent_run.failed", detail=stop.detail)
-            case _:
-                self._emitter.emit("agent_run.stopped", reason=stop.reason, detail=stop.detail)
 
 
 def _framed(source: str, text: str) -> str:

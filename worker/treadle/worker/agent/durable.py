@@ -19,12 +19,14 @@ import msgspec
 
 from treadle.sdk import payload
 from treadle.sdk.spending import Spent
+from treadle.worker.agent.core import nested
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import NOTHING, Entry
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
+from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.ports import Letter, Reply, now_ms
@@ -38,6 +40,8 @@ STATES_MAX = 256
 """Bound on the states a worker keeps in memory, beside that on their size."""
 
 Goal = Callable[[Any], "str | Sequence[Block]"]
+_OWN_NAMES = {"max_iterations": "max_steps", "max_duration": "timeout"}
+"""Bounds of the step by the names that an agent has for them, where those differ."""
 _BOUNDS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout")
 
 _decode_entries = msgspec.json.Decoder(list[Entry]).decode
@@ -146,13 +150,13 @@ class AgentHandler:
         emitter = Emitter(_both(narrator, told), now_ms)
         driver = Driver(
             equipment,
-            desk.state,
-            desk,
+            RunLedger(desk.state, desk),
             desk,
             emitter,
             now_ms,
-            limit=ctx.wrap_up,
+            limit=_OWN_NAMES.get(ctx.wrap_up, ctx.wrap_up),
             iteration=ctx.iteration,
+            is_retried=True,
         )
         self._warm.drop(ctx.run, ctx.step)
         if beginning is not None:
@@ -184,7 +188,7 @@ class AgentHandler:
             raise
         self._note(ctx, desk, driver)
         state = reached.state
-        size_bytes = 4 * (state.context_tokens + state.used.usage.output_tokens) + 2_000
+        size_bytes = 4 * (nested.context_tokens(state) + state.used.usage.output_tokens) + 2_000
         self._warm.put(ctx.run, ctx.step, ctx.newest_record, (state, desk.record), size_bytes)
         return self.verdict(ctx, reached)
 
@@ -199,12 +203,8 @@ class AgentHandler:
 
     async def _turn(self, ctx: LoopContext[Any], driver: Driver) -> Reached:
         state = driver.state
-        if (
-            state.answer is None
-            and state.stopped is None
-            and state.ended_iteration == ctx.iteration
-        ):
-            # The worker died between the end of the turn and its settle.
+        if state.stopped is None and state.ended_iteration == ctx.iteration:
+            # The worker died between the end of the turn, or of the round, and its settle.
             return Reached("turn", state)
         return await driver.turn()
 
@@ -239,9 +239,8 @@ class AgentHandler:
         if reached.where == "turn":
             return ctx.continue_({"turn": state.turn})
         if reached.where == "waiting":
-            asked = state.asked
-            due_ms = asked.due_ms if asked is not None else 0
-            names = ", ".join(sorted({call.name for call in state.open_calls}))
+            due_ms = nested.due_ms(state)
+            names = ", ".join(sorted({call.name for call in nested.waiting(state)}))
             until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
             return ctx.wait(f"a person has to decide about {names}", until=until)
         stop = state.stopped

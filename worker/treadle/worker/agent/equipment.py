@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,6 @@ from treadle.sdk.errors import UserError
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
-from treadle.worker.agent.core.decide import limit_calls
 from treadle.worker.agent.core.entries import ReplyVerdict
 from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
 from treadle.worker.agent.core.state import State
@@ -31,6 +30,11 @@ from treadle.worker.agent.tools.policy import Policy
 from treadle.worker.agent.tools.tool import AnyTool
 from treadle.worker.cancellation import CancelToken
 
+if TYPE_CHECKING:
+    from treadle.worker.agent.subagents import Subagent
+
+_ALLOWED = ("execute", "needs_approval")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Equipment:
@@ -41,6 +45,7 @@ class Equipment:
     models: Mapping[str, Model] = field(default_factory=dict[str, Model])
     """Further models, by the name a hook may switch to."""
     tools: Mapping[str, AnyTool]
+    subagents: Mapping[str, Subagent] = field(default_factory=dict[str, "Subagent"])
     output: Output
     policy: Policy
     hooks: Hooks = field(default_factory=Hooks)
@@ -89,7 +94,7 @@ class Equipment:
     # ---------------------------------------------------------------- judging
 
     async def judge(self, state: State, uses: Sequence[Block]) -> tuple[ToolCall, ...]:
-        """Decide about each proposed call: schema, policy, hook, approval, storm, budget."""
+        """Decide about each proposed call: schema, policy, hook, approval, storm."""
         checked = check_calls(uses, self._offered())
         calls: list[ToolCall] = []
         used = Counter(state.executed)
@@ -97,14 +102,15 @@ class Equipment:
             call = await self._judged(state, call, used)
             used[call.name] += call.decision in ("execute", "needs_approval")
             calls.append(call)
-        return limit_calls(self.spec, state, tuple(calls))
+        return tuple(calls)
 
     def _offered(self) -> dict[str, Any]:
-        own = [tool for tool in self.spec.tools if tool.name not in self.tools]
+        offered: dict[str, Any] = {**self.tools, **self.subagents}
+        own = [tool for tool in self.spec.tools if tool.name not in offered]
         if self.spec.output_tool is not None:
             own.append(self.spec.output_tool)
         described = {tool.name: _Described(tool.name, tool.input_schema) for tool in own}
-        return {**self.tools, **described}
+        return {**offered, **described}
 
     async def _judged(self, state: State, call: ToolCall, used: Mapping[str, int]) -> ToolCall:
         # What an agent may do to the world is the policy's; the runtime's own tools do nothing.
@@ -113,7 +119,8 @@ class Equipment:
         tool = self.tools.get(call.name)
         call = _decided(call, *self.policy.decide(call, state, used=used, tool=tool))
         before = self.hooks.before_tool_call
-        if before is None or tool is None or call.decision not in ("execute", "needs_approval"):
+        checked: Any = tool or self.subagents.get(call.name)
+        if before is None or checked is None or call.decision not in _ALLOWED:
             return call
         returned = await hooking.call(before, call)
         if returned is None:
@@ -123,7 +130,7 @@ class Equipment:
         changed = msgspec.structs.replace(
             call, input=returned, args_hash=args_hash(returned), decision="execute", reason=""
         )
-        changed = check_arguments(changed, tool)
+        changed = check_arguments(changed, checked)
         return _decided(changed, *self.policy.decide(changed, state, used=used, tool=tool))
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from treadle.worker.agent.core.entries import Stopped
+from treadle.worker.agent.core.nested import address
 from treadle.worker.agent.models.port import Delta
 
 EventName = Literal[
@@ -66,6 +68,8 @@ class AgentEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: EventName
     turn: int
     at_ms: int
+    path: str = ""
+    """The calls that lead to the sub-agent it happened in, ``call/call``; '' for the agent."""
     fields: dict[str, Any] = {}
     delta: Delta | None = None
 
@@ -76,10 +80,15 @@ OnEvent = Callable[[AgentEvent], None]
 class Emitter:
     """Gives events out; a listener that raises does not disturb the run."""
 
-    def __init__(self, on_event: OnEvent | None, now_ms: Callable[[], int]) -> None:
+    def __init__(self, on_event: OnEvent | None, now_ms: Callable[[], int], path: str = "") -> None:
         self._on_event = on_event
         self._now_ms = now_ms
+        self.path = path
         self.turn = 0
+
+    def nested(self, call_id: str) -> Emitter:
+        """Return an emitter for the sub-agent of that call."""
+        return type(self)(self._on_event, self._now_ms, address(self.path, call_id))
 
     def delta(self, delta: Delta) -> None:
         """Give out a piece of the answer."""
@@ -91,16 +100,35 @@ class Emitter:
             level = logging.WARNING if name in _WARNINGS else logging.DEBUG
             if _log.isEnabledFor(level):
                 text = " ".join(f"{key}={value}" for key, value in fields.items())
-                _log.log(level, "%s turn=%d %s", name, self.turn, text)
+                where = f"{self.turn} path={self.path}" if self.path else self.turn
+                _log.log(level, "%s turn=%s %s", name, where, text)
         self._give(name, None, fields)
 
     def _give(self, name: EventName, delta: Delta | None, fields: dict[str, Any]) -> None:
         if self._on_event is None:
             return
         event = AgentEvent(
-            name=name, turn=self.turn, at_ms=self._now_ms(), fields=fields, delta=delta
+            name=name,
+            turn=self.turn,
+            at_ms=self._now_ms(),
+            path=self.path,
+            fields=fields,
+            delta=delta,
         )
         try:
             self._on_event(event)
         except Exception:  # noqa: BLE001 — a listener must not end a run
             _log.exception("agent.listener-failed event=%s", name)
+
+
+def tell_stop(emitter: Emitter, stop: Stopped) -> None:
+    """Tell that a run is over, and why."""
+    match stop.reason:
+        case "completed":
+            emitter.emit("agent_run.completed")
+        case "cancelled":
+            emitter.emit("agent_run.cancelled")
+        case "failed":
+            emitter.emit("agent_run.failed", detail=stop.detail)
+        case _:
+            emitter.emit("agent_run.stopped", reason=stop.reason, detail=stop.detail)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from treadle.worker.agent.driving import Driver
     from treadle.worker.agent.equipment import Equipment
 
-WINDOW_SHARE = 0.25
-"""Of the context window: what one result may fill at most."""
 _STEERED = (
     "This call did not run: a person has said something meanwhile, which you read next. Issue it "
     "again if it is still wanted."
@@ -57,7 +55,6 @@ async def run_calls(
 
 def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
     left = calls
-    after_hook = equipment.hooks.after_tool_call
 
     async def started(call: ToolCall, key: str) -> None:
         await driver.append(
@@ -78,10 +75,7 @@ def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
             await driver.look()
 
     async def after(call: ToolCall, result: ToolResult) -> ToolResult:
-        if after_hook is None:
-            return result
-        replaced = await hooking.call(after_hook, call, result)
-        return result if replaced is None else replaced
+        return await after_hook(equipment, call, result)
 
     return ToolEnv(
         deps=equipment.deps,
@@ -93,16 +87,25 @@ def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
         started=started,
         settled=settled,
         after=after,
-        skip=lambda call: _skip(driver, call),
+        skip=lambda call: skip_reason(driver, call),
         keep=equipment.keep_output,
-        output_bytes_max=tokens.to_chars(int(equipment.spec.context_window * WINDOW_SHARE)),
+        output_bytes_max=tokens.result_chars(equipment.spec.context_window),
         on_event=lambda event: _tell(driver, event),
         heartbeat=equipment.heartbeat,
         sleep=equipment.tool_sleep,
     )
 
 
-def _skip(driver: Driver, call: ToolCall) -> str:
+async def after_hook(equipment: Equipment, call: ToolCall, result: ToolResult) -> ToolResult:
+    """Return the result, or what the hook ``after_tool_call`` puts in its place."""
+    hook = equipment.hooks.after_tool_call
+    if hook is None:
+        return result
+    replaced = await hooking.call(hook, call, result)
+    return result if replaced is None else replaced
+
+
+def skip_reason(driver: Driver, call: ToolCall) -> str:
     """Return why the call should not begin any more; what a person approved does."""
     return _STEERED if driver.is_steered and call.id not in driver.state.replies else ""
 

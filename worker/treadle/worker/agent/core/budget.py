@@ -108,11 +108,11 @@ def time_left_ms(budget: Budget, elapsed_ms: int) -> int | None:
     return int(budget.max_duration / timedelta(milliseconds=1)) - elapsed_ms
 
 
-def calls_left(budget: Budget, used: Counters) -> int | None:
-    """Return how many more tool calls may run; ``None`` is any number."""
+def calls_left(budget: Budget, used: Counters, pending: int = 0) -> int | None:
+    """Return how many more tool calls may run beside those pending; ``None`` is any number."""
     if not budget.max_tool_calls:
         return None
-    return max(0, budget.max_tool_calls - used.tool_calls)
+    return max(0, budget.max_tool_calls - used.tool_calls - pending)
 
 
 def _is_over(used: int, bound: int) -> bool:

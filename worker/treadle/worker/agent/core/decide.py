@@ -1,8 +1,9 @@
 """What has to happen next: a function of the agent, the state and the time.
 
     between turns   stop?  compact?  last answer?  ──────────────> Stop | Compact | CallModel
-    in a turn       judge the calls, run them, ask people,
-                    check the result, close the turn  ──────────> Judge | Run | Ask | Check | Record
+    in a turn       judge the calls, run them, let sub-agents
+                    take their turns, ask people, check the
+                    result, close the turn  ──> Judge | Run | Advance | Ask | Check | Record
 
 The model proposes; this decides. A driver performs the action and appends what came of it.
 """
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.worker.agent.core import compaction, earlier, telling
+from treadle.worker.agent.core import compaction, earlier, nested, telling
 from treadle.worker.agent.core.budget import calls_left, reached
 from treadle.worker.agent.core.calls import FOR_PEOPLE, Decision, ToolCall, ToolResult
 from treadle.worker.agent.core.conversation import Block, ModelRequest
@@ -44,6 +45,10 @@ _ASKED_TO_STOP = {
     "context_exceeded": "the end of the context window",
 }
 _LAST = "This call did not run: the run is at its end, and this was the last answer."
+_SHARED = (
+    "This call did not run: the tool calls of the whole run, yours and those of the agents that "
+    "work beside you, are used up. Give the best result you have."
+)
 _WHOLE = frozenset({"tool_use", "end_turn", "stop_sequence"})
 """Stop reasons of an answer that is whole; calls of any other do not run."""
 
@@ -65,6 +70,14 @@ class Run(NamedTuple):
     """Run the calls; append ``Started`` and ``Settled`` for each."""
 
     calls: tuple[ToolCall, ...]
+
+
+class Advance(NamedTuple):
+    """Let the sub-agents that the calls run take a turn each; append ``Nested``, ``RoundEnded``."""
+
+    calls: tuple[ToolCall, ...]
+    asked: tuple[ToolCall, ...]
+    """The agent's own calls that wait for people meanwhile."""
 
 
 class Ask(NamedTuple):
@@ -98,7 +111,7 @@ class Finish(NamedTuple):
     """Nothing is left to do: the run has stopped."""
 
 
-Action = CallModel | Judge | Run | Ask | Check | Compact | Record | Finish
+Action = CallModel | Judge | Run | Advance | Ask | Check | Compact | Record | Finish
 
 
 def decide(spec: AgentSpec, state: State, now_ms: int, limit: str = "") -> Action:
@@ -107,7 +120,7 @@ def decide(spec: AgentSpec, state: State, now_ms: int, limit: str = "") -> Actio
         return Finish()
     if state.answer is None:
         return _between(spec, state, now_ms, OF_STEP.get(limit, limit))
-    return _in_turn(spec, state, state.answer, now_ms)
+    return _in_turn(spec, state, state.answer, now_ms, limit)
 
 
 # ------------------------------------------------------------------ between turns
@@ -156,14 +169,14 @@ def _at_bound(spec: AgentSpec, state: State, bound: str, now_ms: int) -> Action:
 # ------------------------------------------------------------------ in a turn
 
 
-def _in_turn(spec: AgentSpec, state: State, answer: Answered, now_ms: int) -> Action:
+def _in_turn(spec: AgentSpec, state: State, answer: Answered, now_ms: int, limit: str) -> Action:
     if answer.stop_reason == "refusal":
         return _stop("refused", now_ms, text=text_of(answer.content))
     uses = tuple(tool_uses(answer.content))
     if uses and not state.is_judged:
         return _judge(spec, answer, uses, now_ms)
     if open_calls := state.open_calls:
-        return _settle(spec, state, open_calls, now_ms)
+        return _settle(spec, state, open_calls, now_ms, limit)
     if state.checked is not None and not state.checked.problem:
         return _completed(spec, state, answer, now_ms)
     if answer.purpose == "final":
@@ -207,7 +220,9 @@ def _all(uses: tuple[Block, ...], decision: Decision, reason: str, now_ms: int) 
     return Judged(at_ms=now_ms, calls=tuple(calls))
 
 
-def _settle(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...], now_ms: int) -> Action:
+def _settle(
+    spec: AgentSpec, state: State, calls: tuple[ToolCall, ...], now_ms: int, limit: str
+) -> Action:
     refused = [call for call in calls if call.decision not in ("execute", *FOR_PEOPLE)]
     if refused:
         return Record(tuple(_refusal(call, call.reason, now_ms) for call in refused))
@@ -220,9 +235,12 @@ def _settle(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...], now_ms: 
         for call in calls
         if call.name != final and (approved := _approved(state, call)) is not None
     )
+    if plain := tuple(call for call in runnable if call.name not in spec.subagents):
+        return Run(plain)
+    going_on = {call.id for call in runnable}
+    asked = tuple(call for call in calls if call.decision in FOR_PEOPLE and call.id not in going_on)
     if runnable:
-        return Run(runnable)
-    asked = tuple(call for call in calls if call.decision in FOR_PEOPLE)
+        return _delegate(spec, state, Advance(runnable, asked), now_ms, limit)
     if asked:
         return Ask(asked)
     result = next(call for call in calls if call.name == final)
@@ -237,6 +255,24 @@ def _settle(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...], now_ms: 
         error_type="invalid_output" if problem else "",
     )
     return Record((Settled(at_ms=now_ms, result=settled),))
+
+
+def _delegate(spec: AgentSpec, state: State, action: Advance, now_ms: int, limit: str) -> Action:
+    bound = limit or reached(spec.budget, state.used, now_ms - state.opened_ms)
+    if not bound or state.is_round_open:
+        return action  # A turn that has begun is ended first: its answer is paid for.
+    reason = msgspec.convert(bound, StopReason)
+    what = f"{_ASKED_TO_STOP[bound]} of {spec.name}, its sub-agents included, is reached"
+    return Record(
+        (
+            *nested.closing(spec, state, reason, what, now_ms),
+            *(
+                nested.unbegun(call, f"{call.name} did not begin: {what}.", now_ms)
+                for call in action.calls
+                if call.id not in state.children
+            ),
+        )
+    )
 
 
 def _approved(state: State, call: ToolCall) -> ToolCall | None:
@@ -393,8 +429,13 @@ def _stop(
     return Record((stopped,))
 
 
-def limit_calls(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-    """Return the judged calls, those beyond the budget of tool calls marked."""
+def limit_calls(
+    spec: AgentSpec, state: State, calls: tuple[ToolCall, ...], shared: int | None = None
+) -> tuple[ToolCall, ...]:
+    """Return the judged calls, those beyond the budget of tool calls marked.
+
+    ``shared`` is how many more calls the agents above this one leave to it; ``None`` is any number.
+    """
     if state.answer is not None and state.answer.purpose == "final":
         return tuple(
             msgspec.structs.replace(call, decision="over_budget", reason=_LAST)
@@ -407,6 +448,8 @@ def limit_calls(spec: AgentSpec, state: State, calls: tuple[ToolCall, ...]) -> t
         f"This call did not run: the budget of {spec.budget.max_tool_calls} tool calls is used "
         "up. Give the best result you have."
     )
+    if shared is not None and (left is None or shared < left):
+        left, used_up = shared, _SHARED
     limited: list[ToolCall] = []
     for call in calls:
         # What acts on nothing but the run itself is no call that could be one too many.

@@ -1,7 +1,7 @@
 """The journal of an agent: everything that has happened, in order, one entry each.
 
     Opened   Heard   Answered   Judged   Started   Settled   Noted   Replied
-    Checked  TurnEnded   Compacted   Stopped
+    Checked  TurnEnded   Compacted   Stopped   Nested   RoundEnded
 
 An entry is written when its fact is certain and never changed. Entries marked durable are stored
 before anything is built on them; the others can be derived again and travel with the next one.
@@ -99,11 +99,6 @@ class Settled(_Entry, frozen=True, tag="settled", kw_only=True):
     """A call has ended. Durable, before the model sees the result."""
 
     result: ToolResult
-    spent: Usage = Usage()
-    """What a sub-agent used in it."""
-    spent_cost_micro_usd: int = 0
-    spent_tool_calls: int = 0
-    spent_steps: int = 0
 
 
 class Noted(_Entry, frozen=True, tag="noted", kw_only=True):
@@ -200,6 +195,23 @@ class Stopped(_Entry, frozen=True, tag="stopped", kw_only=True):
     fault: ModelFault | None = None
     drifted: Versions | None = None
     """The agent is another now than when the run began; these are its versions."""
+    is_closed: bool = False
+    """A sub-agent was ended because the agent that called it ends, or has used up its budget."""
+
+
+class Nested(_Entry, frozen=True, tag="nested", kw_only=True):
+    """An entry of the sub-agent that a call of the open turn runs. As durable as what it holds."""
+
+    call_id: str
+    """The call of this agent; a sub-agent's own sub-agents nest further."""
+    entry: Entry
+
+
+class RoundEnded(_Entry, frozen=True, tag="round_ended", kw_only=True):
+    """Every open sub-agent has had its turn; the iteration is over. Durable."""
+
+    iteration: int = -1
+    """Iteration of the step in which the round ended."""
 
 
 Entry = (
@@ -218,6 +230,8 @@ Entry = (
     | Compacted
     | Switched
     | Stopped
+    | Nested
+    | RoundEnded
 )
 
 DURABLE = (
@@ -231,5 +245,13 @@ DURABLE = (
     Compacted,
     TurnEnded,
     Stopped,
+    RoundEnded,
 )
 """Stored at once, with the entries before them; the others can be derived again."""
+
+
+def is_durable(entry: Entry) -> bool:
+    """True for an entry that is stored at once."""
+    while isinstance(entry, Nested):
+        entry = entry.entry
+    return isinstance(entry, DURABLE)

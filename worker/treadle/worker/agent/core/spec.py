@@ -60,6 +60,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     tools: tuple[ToolSpec, ...] = ()
     """Without ``final_output``."""
+    subagents: frozenset[str] = frozenset()
+    """Names among the tools: calling one runs a sub-agent."""
     output_tool: ToolSpec | None = None
     """Set when the output has a type."""
     budget: Budget = Budget()

@@ -25,9 +25,11 @@ from treadle.worker.agent.core.entries import (
     Entry,
     Heard,
     Judged,
+    Nested,
     Noted,
     Opened,
     Replied,
+    RoundEnded,
     Settled,
     Started,
     Stopped,
@@ -65,7 +67,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     turn: int = 0
     """Turns that have ended."""
     ended_iteration: int = -1
-    """Iteration of the step in which the last turn ended."""
+    """Iteration of the step in which the last turn, or round of sub-agents, ended."""
 
     executed: dict[str, int] = {}
     """Executed calls, by tool."""
@@ -82,6 +84,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     replies: dict[str, Replied] = {}
     consumed: frozenset[str] = frozenset()
     """Calls that began after their last reply: it says nothing about beginning once more."""
+    children: dict[str, State] = {}
+    """The sub-agents that open calls of the turn run, by the call's id."""
+    is_round_open: bool = False
+    """A sub-agent has done something since the last round of them ended."""
     later: tuple[Block, ...] = ()
     """Said while the turn was open: heard after its results."""
     checked: Checked | None = None
@@ -185,6 +191,10 @@ def apply(state: State, entry: Entry) -> State:
             )
         case Stopped():
             return _with(_closed(state, ()), stopped=entry)
+        case Nested():
+            return _nested(state, entry)
+        case RoundEnded():
+            return _with(state, ended_iteration=entry.iteration, is_round_open=False)
         case _:
             assert_never(entry)
 
@@ -273,13 +283,26 @@ def _settled(state: State, entry: Settled) -> State:
     is_none = result.status in ("refused", "skipped") or not result.attempts
     ran = 0 if is_none or result.name == FINAL_OUTPUT else 1
     executed = {**state.executed, result.name: state.executed.get(result.name, 0) + ran}
-    used = state.used + Counters(
-        steps=entry.spent_steps,
-        tool_calls=(0 if result.name in OWN_TOOLS else ran) + entry.spent_tool_calls,
-        usage=entry.spent,
-        cost_micro_usd=entry.spent_cost_micro_usd,
+    counted = 0 if result.name in OWN_TOOLS else ran
+    return _with(
+        state,
+        used=state.used + Counters(tool_calls=counted),
+        executed=executed,
+        results={**state.results, result.id: result},
+        children={id: child for id, child in state.children.items() if id != result.id},
     )
-    return _with(state, used=used, executed=executed, results={**state.results, result.id: result})
+
+
+def _nested(state: State, entry: Nested) -> State:
+    """Apply an entry of a sub-agent; what it used, this agent has used."""
+    before = state.children.get(entry.call_id, State())
+    after = apply(before, entry.entry)
+    return _with(
+        state,
+        used=state.used + (after.used - before.used),
+        children={**state.children, entry.call_id: after},
+        is_round_open=True,
+    )
 
 
 def _turn_ended(state: State, entry: TurnEnded) -> State:
@@ -312,6 +335,8 @@ def _closed(state: State, notes: tuple[str, ...]) -> State:
         waiting_since_ms=0,
         replies={},
         consumed=frozenset[str](),
+        children={},
+        is_round_open=False,
         later=(),
         checked=None,
     )

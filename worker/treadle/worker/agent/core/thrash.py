@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -171,12 +172,19 @@ def record(recent: Recent, calls: Iterable[Issued | None]) -> Recent:
     return Recent(tuple(window[-WINDOW:]), turn)
 
 
-def detect(recent: Recent, ladder: Ladder, *, exempt: Iterable[str] = ()) -> Detection | None:
+def detect(
+    recent: Recent,
+    ladder: Ladder,
+    *,
+    exempt: Iterable[str] = (),
+    diverse: AbstractSet[str] = frozenset(),
+) -> Detection | None:
     """Return what the last turn shows, with the level it leads to, or ``None``.
 
     Only what the last turn did again counts: a model that has turned to something else is left
     alone, whatever the window still holds. Differing calls that each bring something new are
-    remarked on once and lead no further.
+    remarked on once and lead no further; those of the tools named in ``diverse`` not at all, for
+    which differing calls are what they are for.
     """
     spared = frozenset(exempt)
     fresh = [call for call in recent.calls if call.turn == recent.turn and call.name not in spared]
@@ -186,7 +194,12 @@ def detect(recent: Recent, ladder: Ladder, *, exempt: Iterable[str] = ()) -> Det
             return Detection(tier="identical", tool=call.name, level=level)
     for call in reversed(fresh):
         alike = [each for each in recent.calls if each.name == call.name]
-        if call.shell or len(alike) < PATTERN or len({each.args for each in alike}) < 2:
+        if (
+            call.shell
+            or call.name in diverse
+            or len(alike) < PATTERN
+            or len({each.args for each in alike}) < 2
+        ):
             continue
         if not _is_productive(alike):
             return Detection(tier="pattern", tool=call.name, level=level)

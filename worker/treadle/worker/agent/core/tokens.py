@@ -18,6 +18,8 @@ CHARS_PER_TOKEN = 3.5
 """Fewer than English text has, so that an estimate errs towards compacting early."""
 MEDIA_TOKENS = 1_600
 """What an image fills at most, whatever the length of its base64."""
+RESULT_SHARE = 0.25
+"""Of the context window: what one result may fill at most."""
 _MEDIA = ("image", "document")
 
 
@@ -29,6 +31,11 @@ def of_chars(chars: int) -> int:
 def to_chars(tokens: int) -> int:
     """Return how many characters fit into so many tokens."""
     return int(tokens * CHARS_PER_TOKEN)
+
+
+def result_chars(context_window: int) -> int:
+    """Return how many characters one result may have in a window of so many tokens."""
+    return to_chars(int(context_window * RESULT_SHARE))
 
 
 def chars_of(value: object) -> int:

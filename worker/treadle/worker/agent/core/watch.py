@@ -66,7 +66,7 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
     calls = state.calls
     issued = [thrash.issued(call, state.results[call.id], spec.tool(call.name)) for call in calls]
     recent = thrash.record(watch.recent, issued)
-    detection = thrash.detect(recent, watch.ladder, exempt=OWN_TOOLS)
+    detection = thrash.detect(recent, watch.ladder, exempt=OWN_TOOLS, diverse=spec.subagents)
     suppressed = sum(call.decision == "suppressed" for call in calls)
     circles = thrash.after_turn(watch.ladder, detection, proposed=len(calls), suppressed=suppressed)
     outcomes = [streaks.outcome(call, state.results[call.id]) for call in calls]

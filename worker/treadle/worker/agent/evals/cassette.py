@@ -21,7 +21,7 @@ import msgspec
 from treadle.sdk.errors import UserError
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.entries import Answered, Entry, Opened
-from treadle.worker.agent.evals.mocks import RecordedWorld, mocked
+from treadle.worker.agent.evals.mocks import RecordedWorld, mocked_agent
 from treadle.worker.agent.evals.scripts import RecordedModel
 from treadle.worker.agent.evals.stage import (
     Ending,
@@ -102,7 +102,7 @@ async def replay(
         deps=deps,
         run="replay",
         step=agent.name,
-        tools=mocked(agent.tools, RecordedWorld(entries)),
+        **mocked_agent(agent, RecordedWorld(entries)),
         model=RecordedModel(entries, equipment.model),
         models={},
         summary_model=None,

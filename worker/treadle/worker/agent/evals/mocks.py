@@ -3,7 +3,8 @@
     MockedWorld     answers from a case's scripted results
     RecordedWorld   answers from the results that a run's journal holds
 
-Neither ever calls the real function: what has no result is told to the model as an error.
+Neither ever calls the real function, nor a sub-agent: what has no result is told to the model as
+an error.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import msgspec
+
+from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.calls import ToolResult
 from treadle.worker.agent.core.entries import Entry, Settled
 from treadle.worker.agent.evals.case import MockedResult
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.errors import TransientToolError
 from treadle.worker.agent.tools.results import Content, Ended, Terminate
-from treadle.worker.agent.tools.tool import AnyTool
+from treadle.worker.agent.tools.tool import AnyTool, Tool
 
 TIMEOUT_S = 0.05
 """Of a mocked call that does not end: nobody should wait for what is certain."""
@@ -47,16 +51,41 @@ def mocked(tools: Mapping[str, AnyTool], world: World) -> dict[str, AnyTool]:
     return {name: _mocked(tool, world) for name, tool in tools.items()}
 
 
-def _mocked(tool: AnyTool, world: World) -> AnyTool:
+def mocked_agent(agent: Agent[Any], world: World) -> dict[str, Any]:
+    """Return changes of the agent's equipment: its tools and its sub-agents ask the world."""
+    stand_ins: dict[str, AnyTool] = {
+        name: Tool(
+            name=name,
+            description=each.description,
+            arguments=each.arguments,
+            function=_asking(world),
+            is_async=True,
+            takes_context=True,
+            sequential=False,
+        )
+        for name, each in agent.subagents.items()
+    }
+    return {
+        "spec": msgspec.structs.replace(agent.spec, subagents=frozenset()),
+        "subagents": {},
+        "tools": mocked(agent.tools, world) | stand_ins,
+    }
+
+
+def _asking(world: World) -> Callable[..., Any]:
     async def function(ctx: ToolContext[Any], **_: Any) -> Any:
         return await world.answer(ctx)
 
+    return function
+
+
+def _mocked(tool: AnyTool, world: World) -> AnyTool:
     def reconcile(*_: Any) -> None:
         return None
 
     return dataclasses.replace(
         tool,
-        function=function,
+        function=_asking(world),
         is_async=True,
         takes_context=True,
         # The real one would ask the real world; in this one a call cut off had no effect.

@@ -21,7 +21,7 @@ from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.evals.case import Case
 from treadle.worker.agent.evals.checking import check
 from treadle.worker.agent.evals.diffing import diff
-from treadle.worker.agent.evals.mocks import MockedWorld, mocked
+from treadle.worker.agent.evals.mocks import MockedWorld, mocked_agent
 from treadle.worker.agent.evals.scripts import RecordedModel, ScriptedModel
 from treadle.worker.agent.evals.stage import Quiet, Stage, clock_of, drive, limits_in, said_in
 from treadle.worker.agent.evals.trajectory import Trajectory, trajectory
@@ -119,8 +119,8 @@ def _equipment(
         "deps": deps,
         "run": case.case_id,
         "step": agent.name,
-        "tools": mocked(agent.tools, world),
         "tool_sleep": _no_wait,
+        **mocked_agent(agent, world),
     }
     if case.model is not None:
         changes |= {
@@ -163,7 +163,7 @@ class _Names:
 
     def __init__(self, agent: Agent[Any]) -> None:
         self._known = {spec.name for spec in agent.spec.tools}
-        self._mockable = set(agent.tools)
+        self._mockable = {*agent.tools, *agent.subagents}
 
     def of(self, name: str) -> str:
         """Return the agent's spelling; an unknown name as it is."""
@@ -240,8 +240,8 @@ class _Replays:
             deps=self._equipment.deps,
             run=self._equipment.run,
             step=self._equipment.step,
-            tools=mocked(self._agent.tools, world),
             tool_sleep=_no_wait,
+            **mocked_agent(self._agent, world),
             model=RecordedModel(self._entries, real.model, after=before),
             models={},
             summary_model=None,

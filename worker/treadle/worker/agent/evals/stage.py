@@ -26,6 +26,7 @@ from treadle.worker.agent.core.stops import Limit
 from treadle.worker.agent.driving import Driver
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter, EventName
+from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.ports import Letter, LetterKind, Reply
 
@@ -196,7 +197,7 @@ async def drive(
 
     ``limits`` are bounds set from outside, each with the number of answers after which it held.
     """
-    driver = _Driver(equipment, stage.state, stage, stage, emitter, clock)
+    driver = _Driver(equipment, RunLedger(stage.state, stage), stage, emitter, clock)
     if begin is not None:
         await begin(driver)
     while True:

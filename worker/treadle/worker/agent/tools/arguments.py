@@ -85,16 +85,54 @@ class TypedArguments:
 
     def validate(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as Python values; raise ``ArgumentFaults``."""
+        validated: dict[str, Any] = _validated(self._adapter, proposed)
+        return validated
+
+
+class ModelledArguments:
+    """Arguments that are the fields of one type: a model, a dataclass, a TypedDict."""
+
+    def __init__(self, type_: Any) -> None:
+        """Raise ``TypeError`` if the type cannot be described to a model, or is no object."""
         try:
-            raw = json.dumps(proposed, allow_nan=False)
-            return self._adapter.validate_json(raw, strict=True)
-        except ValidationError as exc:
-            found = exc.errors(include_url=False, include_context=False)
-            raise ArgumentFaults(
-                [Fault(e["loc"], e["type"], e["msg"], e["input"]) for e in found]
-            ) from exc
-        except (TypeError, ValueError) as exc:
-            raise ArgumentFaults([Fault((), "json", f"they are not JSON: {exc}", None)]) from exc
+            self._adapter: TypeAdapter[Any] = TypeAdapter(type_)
+            self._schema = json_schema(self._adapter)
+        except Exception as exc:
+            raise TypeError(f"{type_!r} cannot be described to a model: {exc}") from exc
+        if self._schema.get("type") != "object":
+            raise TypeError(f"{type_!r} has no fields, so a call could not give them by name")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the type."""
+        return self._schema
+
+    def validate(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as they are; raise ``ArgumentFaults``."""
+        _validated(self._adapter, proposed)
+        if not self._schema.get("additionalProperties"):
+            text = "Extra inputs are not permitted"
+            faults = [
+                Fault((name,), "extra_forbidden", text, value)
+                for name, value in proposed.items()
+                if name not in self._schema.get("properties", {})
+            ]
+            if faults:
+                raise ArgumentFaults(faults)
+        return dict(proposed)
+
+
+def _validated(adapter: TypeAdapter[Any], proposed: Mapping[str, Any]) -> Any:
+    try:
+        raw = json.dumps(proposed, allow_nan=False)
+        return adapter.validate_json(raw, strict=True)
+    except ValidationError as exc:
+        found = exc.errors(include_url=False, include_context=False)
+        raise ArgumentFaults(
+            [Fault(e["loc"], e["type"], e["msg"], e["input"]) for e in found]
+        ) from exc
+    except (TypeError, ValueError) as exc:
+        raise ArgumentFaults([Fault((), "json", f"they are not JSON: {exc}", None)]) from exc
 
 
 class UntypedArguments:

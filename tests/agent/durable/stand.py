@@ -1,0 +1,89 @@
+"""A stand for kill -9: a real server and engine, the fake model, and workers as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from treadle.engine import Engine
+from treadle.engine.topology import ensure_topology
+from treadle.sdk import Client
+from treadle.sdk.bus.connection import Connection
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.settings import Settings
+from treadle.worker.agent.testing import FakeAnthropic
+from treadle.worker.agent.testing.script import Responder
+
+PATIENCE_S = 60
+"""For a process that imports everything on a machine with other work."""
+
+
+class Stand:
+    """A server's namespace with an engine, the fake model, and workers as processes."""
+
+    def __init__(
+        self, settings: Settings, fake: FakeAnthropic, directory: Path, client: Client
+    ) -> None:
+        self.settings = settings
+        self.fake = fake
+        self.client = client
+        self._directory = directory
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.ledger = directory / "ledger.jsonl"
+
+    def worker(
+        self, failpoints: str = "", module: str = "member", **settings: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker: a module of this folder, with these variables besides."""
+        env = {
+            **os.environ,
+            "TREADLE_NATS_URL": self.settings.url,
+            "TREADLE_NAMESPACE": self.settings.namespace,
+            "TREADLE_FAILPOINTS": failpoints,
+            "ANTHROPIC_BASE_URL": self.fake.base_url,
+            "PAY_LEDGER": str(self.ledger),
+            "PAY_NAME": f"worker-{len(self._workers)}",
+            **settings,
+        }
+        log = (self._directory / f"worker-{len(self._workers)}.log").open("wb")
+        command = [sys.executable, "-m", f"tests.agent.durable.{module}"]
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        log.close()
+        self._workers.append(process)
+        return process
+
+    async def ended(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a process to end."""
+        return await asyncio.to_thread(process.wait, PATIENCE_S)
+
+    def close(self) -> None:
+        """End the workers."""
+        for process in self._workers:
+            process.kill()
+            process.wait()
+
+
+@asynccontextmanager
+async def stand(settings: Settings, directory: Path, play: Responder) -> AsyncGenerator[Stand]:
+    """Set everything up, and take it down."""
+    connection = await Connection.open(settings, name="test")
+    await ensure_topology(JetStream(connection), settings)
+    await connection.close()
+    engine = Engine(settings)
+    running = asyncio.create_task(engine.run())
+    try:
+        with FakeAnthropic(play) as fake:
+            async with Client.connect(settings=settings) as client:
+                made = Stand(settings, fake, directory, client)
+                try:
+                    yield made
+                finally:
+                    made.close()
+    finally:
+        engine.stop()
+        await running
