@@ -153,7 +153,8 @@ def test_every_event_is_in_the_table_of_events_and_is_emitted_somewhere() -> Non
     listed = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert sorted(listed) == sorted(get_args(EventName))
     folder = DOCS.parent / "worker" / "treadle" / "worker" / "agent"
-    sources = [path.read_text() for path in folder.rglob("*.py") if path.name != "events.py"]
+    named_only = ("events.py", "narrating.py")
+    sources = [path.read_text() for path in folder.rglob("*.py") if path.name not in named_only]
     # The deltas are given out by the emitter itself.
     silent = {name for name in listed if not any(f'"{name}"' in source for source in sources)}
     assert silent == {"agent.message.delta"}
