@@ -367,6 +367,11 @@ class Agent(Generic[Out]):
             self._resolved[model] = resolve_model(model)
         return self._resolved[model]
 
+    @property
+    def has_servers(self) -> bool:
+        """True if MCP servers offer it tools, whose names are known once it is connected."""
+        return bool(self._toolbox)
+
     async def disconnect(self) -> None:
         """End what this event loop has open to the agent's MCP servers; a later run reconnects."""
         await self._toolbox.close()
