@@ -28,7 +28,7 @@ from treadle.engine.core import bounds
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.engine.core.retry import draw, is_exhausted, loss_delay_ms, retry_delay_ms
-from treadle.sdk import spending
+from treadle.sdk import asks, spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
 from treadle.sdk.messages import (
@@ -153,6 +153,7 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
         waits=True,
         due_ms=due_ms,
         seen=seen,
+        asks=asks.bounded(event.asks),
     )
 
 

@@ -47,6 +47,7 @@ from treadle.worker.agent.core.spec import (
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
+from treadle.worker.agent.escalation import Escalation, escalation_problems
 from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.mcp.server import McpServer
@@ -115,6 +116,7 @@ class Agent(Generic[Out]):
         ask_human: bool = False,
         approval_timeout: timedelta = timedelta(0),
         approval_default: ReplyVerdict = "expired",
+        approval_escalation: Sequence[Escalation] = (),
     ) -> None:
         """Make an agent; raise ``UserError`` naming every fault.
 
@@ -123,12 +125,14 @@ class Agent(Generic[Out]):
         asked for through a tool, and validated. ``evidence`` are predicates over the result: the
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
         ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
-        bounds one answer (0: the model's own bound).
+        bounds one answer (0: the model's own bound). People are waited for during
+        ``approval_timeout`` (0: for ever), and ``approval_escalation`` says who else is asked.
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
         compaction = compaction or CompactionPolicy()
         problems = [*budget.problems(), *compaction.problems()]
+        problems += escalation_problems(approval_escalation, approval_timeout)
         taken = {FINAL_OUTPUT, ASK_HUMAN, *notes.NAMES}
         problems += [
             f"tool {tool.name!r} has the name of a built-in tool"
@@ -171,6 +175,7 @@ class Agent(Generic[Out]):
         )
         self._approval_timeout = approval_timeout
         self._approval_default: ReplyVerdict = approval_default
+        self._approval_escalation = tuple(approval_escalation)
 
     # ---------------------------------------------------------------- what it is
 
@@ -222,6 +227,7 @@ class Agent(Generic[Out]):
             sequential=self._sequential,
             approval_timeout=self._approval_timeout,
             approval_default=self._approval_default,
+            approval_escalation=self._approval_escalation,
         )
         return replace(equipment, **changes)
 
@@ -347,9 +353,7 @@ class Agent(Generic[Out]):
         state = reached.state
         stop = state.stopped
         if stop is None:
-            asked = state.asked
-            ids = asked.call_ids if asked is not None else ()
-            waiting = tuple(call for call in state.open_calls if call.id in ids)
+            waiting = tuple(call for call in state.open_calls if call.id in state.asking)
             return AgentResult("needs_human", None, state.text, state.used, "", waiting, state)
         output = self._output_of(stop)
         return AgentResult(stop.reason, output, stop.text, state.used, stop.detail, (), state)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from treadle.sdk import payload
+from treadle.sdk.asks import ASKS_MAX, Reply, problems
 from treadle.sdk.spending import Spent
+from treadle.worker.agent.core.asks import asks, next_ms
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import NOTHING, Entry
@@ -27,7 +29,7 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
-from treadle.worker.agent.ports import Letter, Reply, now_ms
+from treadle.worker.agent.ports import Letter, now_ms
 from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
 
@@ -239,11 +241,7 @@ class AgentHandler:
         if reached.where == "turn":
             return ctx.continue_({"turn": state.turn})
         if reached.where == "waiting":
-            asked = state.asked
-            due_ms = asked.due_ms if asked is not None else 0
-            names = ", ".join(sorted({call.name for call in state.open_calls}))
-            until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
-            return ctx.wait(f"a person has to decide about {names}", until=until)
+            return _waiting(ctx, state)
         stop = state.stopped
         assert stop is not None
         if stop.reason == "needs_human":
@@ -282,6 +280,17 @@ def _both(narrator: Narrator, told: OnEvent | None) -> OnEvent:
     return tell
 
 
+def _waiting(ctx: LoopContext[Any], state: State) -> Any:
+    """Wait for people, until something happens without them; the rest is asked about later."""
+    # An id that no client could name does not make the run fail.
+    asked = [each for each in asks(state.asking, state.open_calls) if not problems([each])]
+    due_ms = next_ms(state.asking)
+    names = ", ".join(sorted({c.name for c in state.open_calls if c.id in state.asking}))
+    until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
+    reason = f"a person has to decide about {names}"
+    return ctx.wait(reason, until=until, asks=asked[:ASKS_MAX])
+
+
 def goal_of(given: Any) -> str | Sequence[Block]:
     """Return the goal that a step's input stands for: a text as it is, else its JSON."""
     if isinstance(given, str):
@@ -292,7 +301,11 @@ def goal_of(given: Any) -> str | Sequence[Block]:
 def _letter(sequence: int, kind: str, raw: Any) -> Letter:
     value = msgspec.json.decode(raw)
     if kind == "reply":
-        return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
+        try:
+            return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
+        except msgspec.ValidationError as exc:
+            about: Any = value.get("call_id") if isinstance(value, dict) else ""
+            return Letter(sequence=sequence, kind="reply", text=str(exc), about=str(about))
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     is_follow_up = kind == "follow_up"
     return Letter(sequence=sequence, kind="follow_up" if is_follow_up else "steer", text=text)

@@ -18,6 +18,11 @@ class Letters:
         self._read_to = min((seen.get(kind, 0) for kind in _KINDS), default=0)
 
     @property
+    def read_to(self) -> int:
+        """Position up to which the inbox was read."""
+        return self._read_to
+
+    @property
     def has_steering(self) -> bool:
         """True while words lie there that the model has to hear first."""
         return any(letter.kind == "steer" for letter in self._unheard)

@@ -14,8 +14,8 @@ import msgspec
 from pydantic_ai.agent import AbstractAgent
 
 from treadle.sdk import payload
+from treadle.sdk.asks import Reply
 from treadle.sdk.errors import InvalidPayload, UserError
-from treadle.worker.agent.ports import Reply
 from treadle.worker.agent.pydantic_ai.capability import TreadleDurability
 from treadle.worker.agent.pydantic_ai.records import Decided, Finished, Opened
 from treadle.worker.agent.pydantic_ai.scope import Scope, UnfinishedTool, durable
