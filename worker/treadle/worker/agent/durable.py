@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -304,8 +304,9 @@ def _letter(sequence: int, kind: str, raw: Any) -> Letter:
         try:
             return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
         except msgspec.ValidationError as exc:
-            about: Any = value.get("call_id") if isinstance(value, dict) else ""
-            return Letter(sequence=sequence, kind="reply", text=str(exc), about=str(about))
+            named = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+            about = str(named.get("call_id", ""))
+            return Letter(sequence=sequence, kind="reply", text=str(exc), about=about)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     is_follow_up = kind == "follow_up"
     return Letter(sequence=sequence, kind="follow_up" if is_follow_up else "steer", text=text)
