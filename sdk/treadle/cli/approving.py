@@ -99,7 +99,12 @@ async def approve(client: Client, given: Given, edited: Any, *, as_json: bool) -
         by=given.name,
         wait_s=CHECKED_WITHIN_S if edited is not None else 0,
     )
-    return _stored(place, given, "approved", sequence, as_json=as_json)
+    code = _stored(place, given, "approved", sequence, as_json=as_json)
+    if edited is not None and not as_json:
+        left = await client.approvals(place.run)
+        if any((each.step, each.ask.id) == (place.step, given.id) for each in left):
+            output.remark("no worker has taken it yet, and one may still refuse the arguments")
+    return code
 
 
 async def reject(client: Client, given: Given, *, as_json: bool) -> int:

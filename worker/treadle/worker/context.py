@@ -111,6 +111,10 @@ class _Context(Generic[I]):
         deadline_ms = self._deadline_ms()
         return max(0.0, (deadline_ms - self._call.port.now_ms()) / 1000) if deadline_ms else None
 
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since the epoch; in a simulation, the virtual one."""
+        return self._call.port.now_ms()
+
     @property
     def last_checkpoint(self) -> CheckpointInfo | None:
         """Which execution wrote the checkpoint that was loaded or saved last."""

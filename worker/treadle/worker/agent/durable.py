@@ -29,7 +29,7 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
-from treadle.worker.agent.ports import Letter, now_ms
+from treadle.worker.agent.ports import Letter
 from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
 
@@ -145,14 +145,14 @@ class AgentHandler:
         if not equipment.stream:
             desk.narrator = narrator
         told = self._on_event(ctx) if self._on_event else None
-        emitter = Emitter(_both(narrator, told), now_ms)
+        emitter = Emitter(_both(narrator, told), ctx.now_ms)
         driver = Driver(
             equipment,
             desk.state,
             desk,
             desk,
             emitter,
-            now_ms,
+            ctx.now_ms,
             limit=ctx.wrap_up,
             iteration=ctx.iteration,
         )
@@ -162,7 +162,7 @@ class AgentHandler:
             await driver.open(
                 agent.opened(
                     goal,
-                    now_ms(),
+                    ctx.now_ms(),
                     trace_id,
                     phase=phase,
                     carried=carried,
@@ -179,7 +179,7 @@ class AgentHandler:
             self._note(ctx, desk, driver)
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
-            until = datetime.fromtimestamp(now_ms() / 1000 + after_s, UTC)
+            until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
             return ctx.wait(f"the model's provider is busy: {exc.fault.message}", until=until)
         except ModelError:
             self._note(ctx, desk, driver)
