@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.core import strategies as own
 from tests.core.walks import StepWalk
 
+from treadle.engine.core.bounds import task_of
 from treadle.sdk.asks import ASKS_BYTES_MAX, Ask
-from treadle.sdk.definition import AgentLoopStep
+from treadle.sdk.definition import AgentLoopStep, Retry
 from treadle.sdk.messages import Ended, Parked, Register, StepWaiting, Task
 
 LOOP = AgentLoopStep(id="a", type="think", max_iterations=9, max_duration_s=10)
@@ -45,6 +46,30 @@ def test_what_a_worker_asks_too_much_is_cut_by_the_engine() -> None:
     parked = StepWalk(LOOP).wait(asks=(Ask(id="one", input=big),))
     assert len(msgspec.json.encode(parked.asks)) < ASKS_BYTES_MAX
     assert parked.asks[0].full_bytes == 400_002
+
+
+@pytest.mark.parametrize("what", ["message", "wake", "resume"])
+def test_the_iteration_after_a_wait_names_what_was_asked_and_the_next_one_does_not(
+    what: str,
+) -> None:
+    retry = Retry(max_attempts=3, delay_s=0)
+    walk = StepWalk(msgspec.structs.replace(LOOP, retry=retry, max_duration_s=0))
+    walk.wait(due_in_ms=60_000, asks=ASKS)
+    wait = walk.events
+    assert getattr(walk, what)(after_ms=60_000).asked == wait
+    assert walk.fail().asked == wait, "another attempt looks at the same"
+    walk.lose()
+    assert task_of(walk.now).asked == wait
+    walk.due(after_ms=60_000)
+    assert walk.continue_().asked == 0
+    walk.wait()
+    assert walk.message().asked == 0
+
+
+def test_a_wait_that_is_over_at_once_names_its_asks_all_the_same() -> None:
+    walk = StepWalk(LOOP)
+    task = walk.wait(due_in_ms=-1, asks=ASKS)
+    assert task.asked == walk.events
 
 
 @given(own.loop_steps(), own.moves(), st.booleans(), own.moves())

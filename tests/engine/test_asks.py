@@ -167,6 +167,38 @@ def test_what_does_not_fit_what_is_asked_is_refused_and_stores_nothing(play: Pla
     play(story)
 
 
+def test_an_answer_is_taken_while_a_worker_is_busy_with_another_one(play: Play) -> None:
+    async def story(stand: Stand) -> None:
+        worker, busy, go_on = Worker(), asyncio.Event(), asyncio.Event()
+
+        @worker.handler("link")
+        async def ask(ctx: LoopContext[Any]) -> Any:
+            said = [*(ctx.input or []), *(m.decode(Reply).call_id for m in await ctx.messages())]
+            if len(said) == 1:
+                busy.set()
+                await go_on.wait()
+            asks = [each for each in (PAY, SEND) if each.id not in said]
+            return ctx.wait("people", state=said, asks=asks) if asks else ctx.complete(said)
+
+        await stand.engine()
+        run = await stand.client.start(loop(), None, id="run")
+        stand.worker(worker)
+        await stand.status("run", "parked")
+        first = await run.approve("loop", PAY.id, args_hash=PAY.args_hash)
+        await busy.wait()
+        assert await run.approvals() == (), "it does not wait now"
+        assert await run.approve("loop", PAY.id, args_hash=PAY.args_hash) == first
+        with pytest.raises(RunConflict, match="already"):
+            await run.reject("loop", PAY.id)
+        with pytest.raises(RunConflict, match="777777777777"):
+            await run.approve("loop", SEND.id, args_hash="7" * 64)
+        await run.approve("loop", SEND.id, args_hash=SEND.args_hash)
+        go_on.set()
+        assert await run.result(timeout_s=10) == [PAY.id, SEND.id]
+
+    play(story)
+
+
 def test_a_wait_of_months_holds_no_worker_and_nothing_on_the_server(play: Play) -> None:
     async def story(stand: Stand) -> None:
         run = await waiting(stand, PAY, until=NINE_MONTHS)

@@ -297,6 +297,8 @@ class Task(
     """What the committed iterations have used."""
     spent_now: Spent = NOTHING
     """What the attempts of this iteration have used, as far as they told."""
+    asked: int = 0
+    """Sequence of the ``step.waiting`` whose asks this iteration looks at again; 0 is none."""
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):

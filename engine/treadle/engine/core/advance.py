@@ -144,7 +144,8 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     seen = following.seen if event.takes_messages else moment.sequence
     due_ms = max(0, min(event.due_ms, moment.ms + DELAY_MS_MAX))
     if newest > seen or 0 < due_ms <= moment.ms:
-        return following
+        asked = moment.sequence if event.asks else 0
+        return msgspec.structs.replace(following, asked=asked)
     return Parked(
         parent=moment.id,
         task=following,
@@ -185,6 +186,7 @@ def _following(
         seen=max(task.seen, min(event.seen, moment.sequence)),
         spent=spending.plus(task.spent, spending.at_least(task.spent_now, event.spent)),
         spent_now=NOTHING,
+        asked=0,
     )
 
 

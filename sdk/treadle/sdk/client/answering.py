@@ -19,8 +19,17 @@ from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition
-from treadle.sdk.errors import RunConflict, UserError
-from treadle.sdk.messages import MessageSent, Parked
+from treadle.sdk.errors import RunConflict, UserError, sentence
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    MessageSent,
+    Parked,
+    Register,
+    Sleeping,
+    StepWaiting,
+    Task,
+)
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
 
 READS_AT_ONCE = 64
@@ -74,7 +83,8 @@ async def pending(store: Store, run: str | None) -> list[PendingAsk]:
 
 async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float) -> int:
     """Store the answer and return its sequence; raise ``RunConflict`` if it comes too late."""
-    asks = [each.ask for each in await pending(store, run) if each.step == step]
+    found = [each for each in await pending(store, run) if each.step == step]
+    asks = [each.ask for each in found] or await _looked_at(store, run, step)
     ask = next((each for each in asks if each.id == reply.call_id), None)
     if ask is None:
         return await _answered_before(store, run, step, reply, asks)
@@ -85,7 +95,7 @@ async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float)
     if earlier is not None:
         _check_same(run, reply, earlier)
     if wait_s > 0:
-        await _taken(store, run, step, reply.call_id, sequence, Deadline(wait_s))
+        await _taken(store, run, step, ask.id, sequence, Deadline(wait_s))
     return sequence
 
 
@@ -158,6 +168,24 @@ def _checked(run: str, ask: Ask, reply: Reply) -> Reply:
     return msgspec.structs.replace(reply, args_hash=ask.args_hash)
 
 
+async def _looked_at(store: Store, run: str, step: str) -> list[Ask]:
+    """Return what the step asked before a worker took it up, and may ask again.
+
+    While the worker looks at one answer, or runs what was approved, others can be given.
+    """
+    register = await _register(store, run, step)
+    match register:
+        case Task():
+            task = register
+        case Delayed() | Sleeping():
+            task = register.task
+        case _:
+            return []
+    stored = await store.event(task.asked) if task.asked else None
+    event = decode_event(stored.data) if stored else None
+    return list(event.asks) if isinstance(event, StepWaiting) else []
+
+
 async def _answered_before(
     store: Store, run: str, step: str, reply: Reply, asks: Sequence[Ask]
 ) -> int:
@@ -209,21 +237,37 @@ def _reply_in(raw: bytes) -> Reply | None:
 
 
 async def _taken(
-    store: Store, run: str, step: str, call_id: str, sequence: int, deadline: Deadline
+    store: Store, run: str, step: str, id: str, sequence: int, deadline: Deadline
 ) -> None:
-    """Wait until a worker has taken the answer; raise ``UserError`` if it has refused it."""
+    """Wait until a worker has taken the answer; raise ``UserError`` if it has refused it.
+
+    While a worker looks at it the step asks nothing: what counts is what it asks, or does, next.
+    """
     subject = store.subjects.run_document(run)
     async with Waiter(store.js.connection, subject) as waiter:
-        while True:
-            asks = [each.ask for each in await pending(store, run) if each.step == step]
-            ask = next((each for each in asks if each.id == call_id), None)
-            if ask is None:
+        while deadline.remaining_s() > 0:
+            held = await _register(store, run, step)
+            if held is None or isinstance(held, Ended):
                 return
-            if ask.after >= sequence:
-                raise UserError(
-                    f"the answer to {call_id!r} of run {run!r} was not taken: {ask.problem} The "
-                    "question is still open: correct the answer and give it again."
-                )
-            if deadline.remaining_s() <= 0:
-                return
+            if isinstance(held, Parked) and held.waits:
+                now = next((each for each in held.asks if each.id == id), None)
+                if now is None:
+                    return
+                if now.after >= sequence:
+                    raise UserError(
+                        f"the answer to {id!r} of run {run!r} was not taken: "
+                        f"{sentence(now.problem)} It is still asked: correct the answer and give "
+                        "it again."
+                    )
             await waiter.wait(deadline.remaining_s())
+
+
+async def _register(store: Store, run: str, step: str) -> Register | None:
+    """Return the register of a live step; ``None`` if its run has ended."""
+    document = await requests.require(store, run)
+    documents = [] if document is None else [document]
+    async for place in _places(store, documents, is_exact=True):
+        if place.step == step:
+            held = await store.register(run, step, place.type, place.document.domain)
+            return None if held is None else held.register
+    return None
