@@ -62,8 +62,16 @@ def read(request: RecordedRequest) -> Turn:
     return turn(tool_use("read_page", {"number": request.index}))
 
 
+def refund(request: RecordedRequest) -> Turn:
+    """Pay at once, and be done with what people make of it."""
+    if any(message["role"] == "assistant" for message in request.messages):
+        return turn(text("Done."))
+    return turn(tool_use("issue_refund", {"order_id": "O-104", "cents": 4_900}))
+
+
 PAGES: dict[str, Responder] = {
     "agents.md": play,
+    "approvals.md": refund,
     "tools.md": play,
     "loops-and-guards.md": search,
     "compaction.md": read,
