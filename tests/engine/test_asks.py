@@ -141,7 +141,8 @@ def test_the_first_of_two_different_answers_counts_and_the_second_is_refused(pla
 
 def test_what_does_not_fit_what_is_asked_is_refused_and_stores_nothing(play: Play) -> None:
     async def story(stand: Stand) -> None:
-        run = await waiting(stand, PAY, COLOUR)
+        unsafe = Ask(id="unsafe", kind="unsafe", tool="pay", args_hash="8" * 64)
+        run = await waiting(stand, PAY, COLOUR, unsafe)
         for verb, arguments, error, told in (
             (run.approve, {"args_hash": "7" * 64}, RunConflict, "777777777777"),
             (run.approve, {}, UserError, "does not say of which"),
@@ -150,6 +151,8 @@ def test_what_does_not_fit_what_is_asked_is_refused_and_stores_nothing(play: Pla
             place = () if verb == run.approve else ("run",)
             with pytest.raises(error, match=told):
                 await verb(*place, "loop", PAY.id, **arguments)
+        with pytest.raises(UserError, match="may have run already"):
+            await run.approve("loop", "unsafe", args_hash="8" * 64, input={"cents": 6})
         with pytest.raises(UserError, match="is a question"):
             await run.approve("loop", "colour")
         with pytest.raises(RunConflict, match=r"does not ask about 'nothing'.*'colour'"):

@@ -153,6 +153,11 @@ def _checked(run: str, ask: Ask, reply: Reply) -> Reply:
             f"{ask.id!r} of run {run!r} is a question, and nothing can be approved: it wants a "
             "text. Answer it."
         )
+    if ask.kind == "unsafe" and reply.input is not None:
+        raise UserError(
+            f"{ask.id!r} of run {run!r} may have run already, with the arguments that it had, so "
+            "it cannot run with others. Approve it as it was, or answer with its result."
+        )
     if reply.args_hash and reply.args_hash != ask.args_hash:
         raise RunConflict(
             run,

@@ -152,6 +152,10 @@ def _misfit(call: ToolCall, reply: Reply) -> str:
             f"it approves arguments of hash {reply.args_hash[:SHOWN_CHARS] or 'none'}, and these "
             f"have {call.args_hash[:SHOWN_CHARS]}. Look at them again."
         )
-    if reply.input is not None and (reply.verdict != "approve" or call.decision == "question"):
-        return "it has other arguments, and only the approval of a call can have them."
+    is_approval = reply.verdict == "approve" and call.decision == "needs_approval"
+    if reply.input is not None and not is_approval:
+        return (
+            "it has other arguments, and only the approval of a call that has not begun can have "
+            "them."
+        )
     return ""
