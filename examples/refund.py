@@ -12,6 +12,9 @@ Try it, with a model of your choice::
     treadle run start refund-investigation --id refund-1 --watch \\
         --input '{"order_id": "O-104", "complaint": "It came three weeks late."}'
 
+If it asks something, the run waits: ``treadle approvals list`` shows the question, and
+``treadle approvals answer ID --text "the lamp was whole"`` lets it go on.
+
 ``TREADLE_REFUND_MODEL=openai:NAME@URL`` asks any server that speaks chat completions.
 """
 

@@ -62,8 +62,16 @@ def read(request: RecordedRequest) -> Turn:
     return turn(tool_use("read_page", {"number": request.index}))
 
 
+def refund(request: RecordedRequest) -> Turn:
+    """Pay at once, and be done with what people make of it."""
+    if any(message["role"] == "assistant" for message in request.messages):
+        return turn(text("Done."))
+    return turn(tool_use("issue_refund", {"order_id": "O-104", "cents": 4_900}))
+
+
 PAGES: dict[str, Responder] = {
     "agents.md": play,
+    "approvals.md": refund,
     "tools.md": play,
     "loops-and-guards.md": search,
     "compaction.md": read,
@@ -154,9 +162,9 @@ def test_every_event_is_in_the_table_of_events_and_is_emitted_somewhere() -> Non
     assert sorted(listed) == sorted(get_args(EventName))
     folder = DOCS.parent / "worker" / "treadle" / "worker" / "agent"
     sources = [path.read_text() for path in folder.rglob("*.py") if path.name != "events.py"]
+    emitted = {name for each in sources for name in re.findall(r'emit\(\s*"([\w.]+)"', each)}
     # The deltas are given out by the emitter itself.
-    silent = {name for name in listed if not any(f'"{name}"' in source for source in sources)}
-    assert silent == {"agent.message.delta"}
+    assert set(listed) - emitted == {"agent.message.delta"}
 
 
 def test_the_tables_name_every_option_bound_hook_and_stop_reason() -> None:

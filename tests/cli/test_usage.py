@@ -27,8 +27,10 @@ COMMANDS = [
         for name in (
             *("start", "show", "list", "watch", "history"),
             *("result", "cancel", "resume", "signal", "journal"),
+            *("steer", "follow-up", "send"),
         )
     ),
+    *(f"approvals {name}" for name in ("list", "show", "approve", "reject", "answer")),
     *("eval run", "eval record"),
     *(f"workflow {name}" for name in ("register", "list", "show", "validate")),
 ]
@@ -50,9 +52,9 @@ def test_the_help_names_every_command_and_every_exit_code() -> None:
 
 
 def test_a_mistake_in_the_arguments_names_the_command_and_exits_with_2(treadle: Run) -> None:
-    wrong = treadle("run", "strat", code=exits.USAGE)
-    assert "No such command 'strat'" in wrong.err and "`treadle run --help`" in wrong.err
-    assert "Did you mean 'start'? Usage: `" in wrong.err
+    wrong = treadle("run", "cancle", code=exits.USAGE)
+    assert "No such command 'cancle'" in wrong.err and "`treadle run --help`" in wrong.err
+    assert "Did you mean 'cancel'? Usage: `" in wrong.err
     as_json = treadle("run", "show", "--json", code=exits.USAGE)
     assert as_json.json["error"]["type"] == "UsageError" and as_json.err == ""
 

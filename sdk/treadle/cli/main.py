@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import exits, output
+from treadle.cli.approvals import app as approvals_app
 from treadle.cli.eval_app import app as eval_app
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
@@ -39,6 +40,7 @@ app.command()(engine)
 app.command()(worker)
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
+app.add_typer(approvals_app, name="approvals")
 app.add_typer(workflow_app, name="workflow")
 
 

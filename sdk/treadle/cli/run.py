@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options
+from treadle.cli import options, talking
 from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
 
@@ -239,3 +239,6 @@ def signal(
     return runs.run(
         url, namespace, lambda client: runs.signal(client, run, name, value, id, as_json=json)
     )
+
+
+talking.add_to(app)

@@ -38,7 +38,7 @@ def show(view: RunView) -> None:
 def listing(views: Sequence[RunView]) -> None:
     """Print runs, one a line."""
     rows = [
-        (view.id, view.workflow, view.status, _date(view.requested_ms), _took(view), _why(view))
+        (view.id, view.workflow, view.status, date(view.requested_ms), _took(view), _why(view))
         for view in views
     ]
     output.table(("RUN", "WORKFLOW", "STATUS", "REQUESTED", "TOOK", ""), rows, cut_last=True)
@@ -86,15 +86,21 @@ def age(milliseconds: int) -> str:
     return f"{hours}h{seconds % 3600 // 60:02d}m" if hours < 48 else f"{hours // 24}d"
 
 
+def date(milliseconds: int) -> str:
+    """Return a moment in the local time; '' if there is none."""
+    if not milliseconds:
+        return ""
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
 # ---------------------------------------------------------------- leaves
 
 
 def _facts(view: RunView) -> list[str]:
-    facts = [f"requested {_date(view.requested_ms)}, version {view.definition}"]
+    facts = [f"requested {date(view.requested_ms)}, version {view.definition}"]
     if view.ended_ms:
-        facts.append(
-            f"ended {_date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}"
-        )
+        facts.append(f"ended {date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}")
     if view.lane:
         facts.append(f"lane {view.lane}")
     if view.failure is not None:
@@ -162,13 +168,6 @@ def _why(view: RunView) -> str:
         return ""
     where = f"{view.failed_step}: " if view.failed_step else ""
     return f"{where}{view.failure}"
-
-
-def _date(milliseconds: int) -> str:
-    if not milliseconds:
-        return ""
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _now_ms() -> int:

@@ -21,6 +21,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.asks import Ask
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 NO_RAW = msgspec.Raw(b"null")
@@ -181,6 +182,8 @@ class StepWaiting(_Verdict, frozen=True, tag="step.waiting", tag_field="event", 
     """When it goes on in any case; 0 is never."""
     output: msgspec.Raw = NO_RAW
     """The next iteration's input."""
+    asks: tuple[Ask, ...] = ()
+    """What people are asked."""
 
 
 class StepCompleted(_Verdict, frozen=True, tag="step.completed", tag_field="event", kw_only=True):
@@ -294,6 +297,8 @@ class Task(
     """What the committed iterations have used."""
     spent_now: Spent = NOTHING
     """What the attempts of this iteration have used, as far as they told."""
+    asked: int = 0
+    """Sequence of the ``step.waiting`` whose asks this iteration looks at again; 0 is none."""
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):
@@ -335,6 +340,8 @@ class Parked(
     """When it goes on in any case; 0 is never."""
     seen: int = 0
     """Messages up to this sequence do not send it on."""
+    asks: tuple[Ask, ...] = ()
+    """What people are asked, as long as it waits."""
 
 
 Outcome = Literal["completed", "failed", "cancelled"]

@@ -23,6 +23,7 @@ from treadle.sdk.testing import local
 from treadle.worker import Worker
 from treadle.worker.agent import Agent, Budget, Policy
 from treadle.worker.agent.events import AgentEvent
+from treadle.worker.agent.mcp import McpServer
 from treadle.worker.agent.models.anthropic import AnthropicModel
 from treadle.worker.agent.plan import Prompts
 from treadle.worker.agent.testing import (
@@ -352,6 +353,16 @@ def test_a_request_that_cannot_be_shown_to_every_phase_is_refused(
 def test_a_request_of_any_shape_reaches_the_explorer(played: Callable[..., Played]) -> None:
     run = played(playing([DONE]), request={"issue": 7})
     assert '"issue": 7' in goal_in(run.fake.requests[0])
+
+
+def test_a_reviewer_may_be_allowed_a_tool_that_a_server_will_offer() -> None:
+    agent: Agent[Any] = Agent(
+        "a", model="anthropic:any", mcp=[McpServer("ci", command=["ci-server"])]
+    )
+    roles = dict.fromkeys(("explorer", "planner", "implementer", "reviewer"), agent)
+    plan = stage.PlanWorkflow("change", **roles, review_tools={"ci_run"})
+    assert plan.reviewer.policy.unless == {"ci_run"}
+    assert plan.explorer.policy.read_only and not plan.implementer.policy.read_only
 
 
 def test_a_plan_with_faults_is_refused_with_all_of_them() -> None:

@@ -181,8 +181,9 @@ def test_a_call_that_a_person_rejects_is_not_made(
             await place.killed("test.pay-before=kill@1")
             place.worker()
             assert await waits_for_a_person(run)
-            reply = {"call_id": "pay", "verdict": "reject", "text": "Not today."}
-            await run.send("pay", reply, kind="reply", id="decided")
+            (asked,) = await run.approvals()
+            assert (asked.ask.id, asked.ask.kind, asked.ask.tool) == ("pay", "unsafe", "pay")
+            await run.reject("pay", "pay", text="Not today.")
             assert await asyncio.wait_for(run.result(), 30) == {"paid": 100}
             assert place.done("pay") == []
             assert "Not today." in str(place.fake.requests[-1].tool_results["pay"])

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from tests.agent.run.stage import Log, Stage, kinds
 
+from treadle.sdk.asks import Reply
 from treadle.worker.agent.core.entries import Entry, Settled, Started, Switched, TurnEnded
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.hooks import Hooks, NextTurn
-from treadle.worker.agent.ports import MemoryInbox, MemoryJournal, Reply
+from treadle.worker.agent.ports import MemoryInbox, MemoryJournal
 from treadle.worker.agent.testing import text, tool_use, turn
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.declaring import tool
@@ -177,6 +178,31 @@ def test_an_approval_is_for_one_run_of_the_call_and_not_for_another_after_a_cras
     asyncio.run(go())
 
 
+def test_an_approval_that_came_twice_does_not_let_the_call_run_twice() -> None:
+    async def go() -> None:
+        log, inbox = Log(), MemoryInbox()
+        async with Stage([turn(PAY), turn(text("ok"))]) as stage:
+            agent = stage.agent(tools=[paying(log, requires_approval=True)])
+            waiting = await stage.run(agent)
+            (call,) = waiting.waiting_for
+            for _ in range(2):
+                inbox.reply(Reply(call_id=call.id, verdict="approve", args_hash=call.args_hash))
+            journal = DyingJournal("pay", stage.journal.entries)
+            with pytest.raises(Dies):
+                await stage.run(agent, "", state=waiting.state, journal=journal, inbox=inbox)
+            state = fold(State(), journal.entries)
+            asked = await stage.run(agent, "", state=state, inbox=inbox)
+            (ask,) = asked.asks
+            assert (ask.kind, asked.stop_reason) == ("unsafe", "needs_human")
+            assert len(log.lines) == 1
+            inbox.reply(Reply(call_id=call.id, verdict="answer", text="It was paid."))
+            ended = await stage.run(agent, "", state=asked.state, inbox=inbox)
+            assert ended.stop_reason == "completed"
+            assert len(log.lines) == 1
+
+    asyncio.run(go())
+
+
 def test_a_default_that_approves_does_not_let_a_call_run_that_may_have_run() -> None:
     async def go() -> None:
         log = Log()
@@ -187,8 +213,8 @@ def test_a_default_that_approves_does_not_let_a_call_run_that_may_have_run() -> 
                 approval_default="approve",
             )
             asked = await going_on(stage, agent, await dying(stage, agent))
-            assert asked.state.asked is not None
-            due_ms = asked.state.asked.due_ms
+            (each,) = asked.state.asking.values()
+            due_ms = each.due_ms
             result = await going_on(stage, agent, asked.state, clock=lambda: due_ms)
             assert result.stop_reason == "completed"
             assert len(log.lines) == 1

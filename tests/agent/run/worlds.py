@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from treadle.sdk.asks import Reply
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.calls import ToolCall
@@ -27,7 +28,7 @@ from treadle.worker.agent.driving import Driver
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter
 from treadle.worker.agent.ledger import RunLedger
-from treadle.worker.agent.ports import Letter, Reply
+from treadle.worker.agent.ports import Letter
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.declaring import tool
 
@@ -153,9 +154,8 @@ class World:
                 assert fold(State(), self.stored) == reached.state
                 return reached.state
             if reached.where == "waiting":
-                asked = reached.state.asked
-                assert asked is not None
-                waiting = [c for c in reached.state.open_calls if c.id in asked.call_ids]
+                asking = reached.state.asking
+                waiting = [c for c in reached.state.open_calls if c.id in asking]
                 assert waiting
                 self.decide(waiting)
         raise AssertionError("the run does not end")

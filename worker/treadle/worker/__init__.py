@@ -4,6 +4,7 @@ Start with ``worker.py`` (the worker), ``context.py`` (what a handler sees) and 
 (what becomes of what it does).
 """
 
+from treadle.sdk.asks import Ask, Reply
 from treadle.worker.context import (
     CheckpointInfo,
     LoopContext,
@@ -17,10 +18,12 @@ from treadle.worker.spending import Remaining
 from treadle.worker.worker import Worker
 
 __all__ = [
+    "Ask",
     "CheckpointInfo",
     "LoopContext",
     "ReceivedMessage",
     "Remaining",
+    "Reply",
     "SyncLoopContext",
     "SyncTaskContext",
     "TaskContext",

@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 
+from treadle.sdk import asks as asking
 from treadle.sdk import payload
+from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk, Progress, Text
 from treadle.sdk.errors import HandlerError, InvalidPayload
 from treadle.sdk.messages import Failure
@@ -108,6 +110,10 @@ class _Context(Generic[I]):
         """Seconds until the deadline, never below 0; ``None`` without a deadline."""
         deadline_ms = self._deadline_ms()
         return max(0.0, (deadline_ms - self._call.port.now_ms()) / 1000) if deadline_ms else None
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since the epoch; in a simulation, the virtual one."""
+        return self._call.port.now_ms()
 
     @property
     def last_checkpoint(self) -> CheckpointInfo | None:
@@ -261,14 +267,19 @@ class _Loop:
         self._call.report_spent(spent)
 
     def wait(
-        self, reason: str, until: datetime | timedelta | None = None, state: Any = None
+        self,
+        reason: str,
+        until: datetime | timedelta | None = None,
+        state: Any = None,
+        asks: Sequence[Ask] = (),
     ) -> Wait:
         """Return the verdict that ends this iteration and holds the next one back.
 
         It begins, with ``state`` as its input, when a message to the step comes that this
         execution has not seen, at ``until``, or when someone resumes the run. Meanwhile no worker
-        is held, and the time does not count against ``max_duration``. Raises ``InvalidPayload``
-        if the state cannot be stored.
+        is held, and the time does not count against ``max_duration``. ``asks`` are what people
+        find open meanwhile; their answers are messages of kind ``reply``, each a ``Reply``.
+        Raises ``InvalidPayload`` if the state cannot be stored.
         """
         step = self._call.address.step
         if not self._call.task.loop:
@@ -278,7 +289,8 @@ class _Loop:
             )
         due_ms = _due_ms(step, until, self._call.port.now_ms())
         raw = payload.encode(f"state of step {step!r}", state)
-        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms)
+        asked = _asked(step, asks, self._call.port.now_ms())
+        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked)
         self._call.verdicts.append(verdict)
         return verdict
 
@@ -433,6 +445,19 @@ def _due_ms(step: str, until: datetime | timedelta | None, now_ms: int) -> int:
             "on another host. Give a datetime with one, such as datetime.now(UTC), or a timedelta."
         )
     return max(1, round(until.timestamp() * 1000))
+
+
+def _asked(step: str, asks: Sequence[Ask], now_ms: int) -> tuple[Ask, ...]:
+    try:
+        # A handler may build a Struct of anything: what reads the register must be able to.
+        asks = msgspec.json.decode(msgspec.json.encode(asks), type=list[Ask])
+        found = asking.problems(asks)
+    except (TypeError, ValueError, msgspec.MsgspecError) as exc:
+        found = [str(exc)]
+    if found:
+        raise HandlerError(f"step {step!r} cannot ask: {'; '.join(found)}. Correct what it asks.")
+    timed = [a if a.asked_ms else msgspec.structs.replace(a, asked_ms=now_ms) for a in asks]
+    return asking.bounded(timed)
 
 
 def _delay_ms(step: str, delay: float | timedelta | None) -> int:

@@ -104,10 +104,10 @@ class Settler:
             case Continue(output, delay_ms):
                 raw = msgspec.Raw(output)
                 return "continue", StepContinued(**common, output=raw, delay_ms=delay_ms)
-            case Wait(output, reason, due_ms):
+            case Wait(output, reason, due_ms, asks):
                 raw = msgspec.Raw(output)
-                waiting = StepWaiting(**common, output=raw, reason=reason, due_ms=due_ms)
-                return "wait", waiting
+                waits = StepWaiting(**common, output=raw, reason=reason, due_ms=due_ms, asks=asks)
+                return "wait", waits
             case Complete(output):
                 return "complete", StepCompleted(**common, output=msgspec.Raw(output))
             case Fail(failure=failure):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.asks import Ask
 from treadle.sdk.messages import Failure
 
 StopReason = Literal["cancelled", "timeout", "fenced", "lost"]
@@ -36,6 +37,8 @@ class Wait(msgspec.Struct, frozen=True):
     reason: str
     due_ms: int = 0
     """When it goes on in any case; 0 is never."""
+    asks: tuple[Ask, ...] = ()
+    """What people are asked meanwhile."""
 
 
 class Complete(msgspec.Struct, frozen=True):

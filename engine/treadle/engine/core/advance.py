@@ -28,7 +28,7 @@ from treadle.engine.core import bounds
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.engine.core.retry import draw, is_exhausted, loss_delay_ms, retry_delay_ms
-from treadle.sdk import spending
+from treadle.sdk import asks, spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
 from treadle.sdk.messages import (
@@ -144,7 +144,8 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     seen = following.seen if event.takes_messages else moment.sequence
     due_ms = max(0, min(event.due_ms, moment.ms + DELAY_MS_MAX))
     if newest > seen or 0 < due_ms <= moment.ms:
-        return following
+        asked = moment.sequence if event.asks else 0
+        return msgspec.structs.replace(following, asked=asked)
     return Parked(
         parent=moment.id,
         task=following,
@@ -153,6 +154,7 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
         waits=True,
         due_ms=due_ms,
         seen=seen,
+        asks=asks.bounded(event.asks),
     )
 
 
@@ -184,6 +186,7 @@ def _following(
         seen=max(task.seen, min(event.seen, moment.sequence)),
         spent=spending.plus(task.spent, spending.at_least(task.spent_now, event.spent)),
         spent_now=NOTHING,
+        asked=0,
     )
 
 

@@ -149,6 +149,7 @@ def resume(
         parked_ms=parked_ms,
         deadline_ms=_raised_deadline(task, event, parked_ms),
         limits=spending.raised(task.limits, event.max_spending, event.add_spending),
+        asked=_asked(register),
     )
     return register if reached(raised, moment.ms) else raised
 
@@ -161,7 +162,16 @@ def woken(parked: Parked, moment: Moment) -> Task:
         parent=moment.id,
         parked_ms=task.parked_ms + waited_ms,
         deadline_ms=task.deadline_ms + waited_ms if task.deadline_ms else 0,
+        asked=_asked(parked),
     )
+
+
+def _asked(parked: Parked) -> int:
+    """Return the event with what the step asked while it waited, which made the value; 0 is none.
+
+    The iteration may ask it again: who answers meanwhile is not too late.
+    """
+    return int(parked.parent[1:]) if parked.asks else 0
 
 
 def _is_older(moment: Moment, parked: Parked) -> bool:

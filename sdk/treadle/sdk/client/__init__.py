@@ -1,5 +1,6 @@
 """The client of a Treadle namespace: ``Client``, the handle of a run, and what they return."""
 
+from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
@@ -11,6 +12,7 @@ from treadle.sdk.client.view import RunView, StepView
 __all__ = [
     "Client",
     "Note",
+    "PendingAsk",
     "RunEvent",
     "RunHandle",
     "RunView",

@@ -14,9 +14,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
+from msgspec import Raw
+
 from treadle.sdk import payload
+from treadle.sdk.asks import Reply
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import requests, sending
+from treadle.sdk.client import answering, requests, sending
+from treadle.sdk.client.answering import PendingAsk
+from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
@@ -34,6 +39,7 @@ from treadle.sdk.ids import check_id
 from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.validation import check
 
 T = TypeVar("T")
@@ -155,6 +161,60 @@ class Client:
         """
         return await sending.send(self._store, run, step, payload, kind, id)
 
+    async def approve(
+        self,
+        run: str,
+        step: str,
+        call_id: str,
+        *,
+        args_hash: str = "",
+        input: Mapping[str, Any] | None = None,
+        text: str = "",
+        by: str = "",
+        wait_s: float = 0,
+    ) -> int:
+        """Let a call run that people are asked about; return the sequence of the answer.
+
+        ``args_hash`` is that of the arguments which the approver has seen. ``input`` are others to
+        run with: a worker checks them, and with ``wait_s`` seconds to wait for that, ``UserError``
+        says what is wrong with them. The first answer counts; the same one again is the same
+        answer. Raises ``RunConflict`` if that is not asked any more, was answered otherwise, or
+        is about other arguments.
+        """
+        edited = None if input is None else dict(input)
+        reply = Reply(
+            call_id=call_id, verdict="approve", args_hash=args_hash, input=edited, text=text, by=by
+        )
+        return await answering.answer(self._store, run, step, reply, wait_s)
+
+    async def reject(
+        self,
+        run: str,
+        step: str,
+        call_id: str,
+        *,
+        args_hash: str = "",
+        text: str = "",
+        by: str = "",
+    ) -> int:
+        """Refuse a call, or a question; ``text`` is the reason. See ``approve``."""
+        reply = Reply(call_id=call_id, verdict="reject", args_hash=args_hash, text=text, by=by)
+        return await answering.answer(self._store, run, step, reply, 0)
+
+    async def answer(
+        self,
+        run: str,
+        step: str,
+        call_id: str,
+        text: str,
+        *,
+        args_hash: str = "",
+        by: str = "",
+    ) -> int:
+        """Answer a question; of a call, ``text`` is its result, and it does not run."""
+        reply = Reply(call_id=call_id, verdict="answer", args_hash=args_hash, text=text, by=by)
+        return await answering.answer(self._store, run, step, reply, 0)
+
     async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """Move parked steps on with raised bounds: ``max_*`` raise to, ``add_*`` raise by.
 
@@ -210,6 +270,26 @@ class Client:
     ) -> tuple[RunView, ...]:
         """Return the runs requested last, newest first, without their notes and live steps."""
         return tuple(await list_runs(self._store, workflow, status, limit))
+
+    async def approvals(self, run: str | None = None) -> tuple[PendingAsk, ...]:
+        """Return what people are asked by all runs, or by one, oldest first.
+
+        It is what the registers of waiting steps say; of all runs, what was asked a moment ago
+        may be missing.
+        """
+        return tuple(await answering.pending(self._store, run))
+
+    async def whole_input(self, asked: PendingAsk) -> Raw | None:
+        """Return the arguments of a call as JSON, also where the ask has their beginning only.
+
+        ``None`` if they are kept nowhere: a handler of one's own may have cut what it asks.
+        """
+        if not asked.ask.full_bytes:
+            return asked.ask.input
+        document = await requests.require(self._store, asked.run)
+        domain = document.domain if document else MAIN_DOMAIN
+        hash = asked.ask.args_hash
+        return await whole_input(self._store, asked.run, asked.step, domain, hash)
 
     def history(self, run: str) -> AsyncIterator[RunEvent]:
         """Iterate over every stored event of the run so far, as it was sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from treadle.sdk.client.answering import Approval, PendingAsk
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.streaming import StreamItem
@@ -66,6 +67,22 @@ class RunHandle:
     ) -> int:
         """Send a message to an agent loop: see ``Client.send``."""
         return await self._client.send(self.id, step, payload, kind, id)
+
+    async def approvals(self) -> tuple[PendingAsk, ...]:
+        """Return what the run asks people: see ``Client.approvals``."""
+        return await self._client.approvals(self.id)
+
+    async def approve(self, step: str, call_id: str, **answer: Unpack[Approval]) -> int:
+        """Let a call run: see ``Client.approve``."""
+        return await self._client.approve(self.id, step, call_id, **answer)
+
+    async def reject(self, step: str, call_id: str, *, text: str = "", by: str = "") -> int:
+        """Refuse a call, or a question: see ``Client.reject``."""
+        return await self._client.reject(self.id, step, call_id, text=text, by=by)
+
+    async def answer(self, step: str, call_id: str, text: str, *, by: str = "") -> int:
+        """Answer a question: see ``Client.answer``."""
+        return await self._client.answer(self.id, step, call_id, text, by=by)
 
     async def resume(self, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """Move parked steps on: see ``Client.resume``."""

@@ -5,12 +5,14 @@ Pure: it is given where the steps stand (``view.py``) and which processes live.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from treadle.sdk.asks import Ask
 from treadle.sdk.client.raising import RAISE_BY
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 TYPES_SHOWN_MAX = 10
 """Task types named in one note: a typing error is seen among as many."""
+
+ASKS_SHOWN_MAX = 10
+INPUT_CHARS_SHOWN = 200
+HASH_CHARS_SHOWN = 12
+"""Of a sha256: enough to tell the arguments of one run apart."""
 
 _START_WORKER = "treadle worker app.py"
 
@@ -46,7 +53,9 @@ def notes_of(
     if document.status == "queued" and ahead is not None:
         notes.append(_queued_note(document.lane, ahead))
     for step in steps:
-        if step.status == "parked":
+        if step.status == "parked" and step.asks:
+            notes.extend(_ask_notes(document.run, step))
+        elif step.status == "parked":
             notes.append(_parked_note(document.run, step))
         elif step.doing == "awaiting_signal":
             notes.append(
@@ -166,10 +175,60 @@ def _parked_note(run: str, step: StepView) -> Note:
     return Note(text, f"treadle run resume {run} {raise_by}")
 
 
+def ask_note(run: str, step: str, ask: Ask) -> Note:
+    """Return what is asked, in a line, and the command that answers it."""
+    call = f"{ask.tool}({_shown(ask)})"
+    match ask.kind:
+        case "approval":
+            asked = f"may {call} run? {ask.text}"
+        case "unsafe":
+            asked = f"has {call} run? {ask.text}"
+        case "question":
+            options = f" ({' | '.join(ask.options)})" if ask.options else ""
+            asked = f"{ask.text}{options}"
+    text = f"step {step!r} asks {f'{ask.to}: ' if ask.to else ''}{asked.rstrip()}"
+    if ask.due_ms:
+        text = f"{text} (until {_date(ask.due_ms)})"
+    if ask.problem:
+        text = f"{text} The last answer was not taken: {ask.problem}"
+    return Note(text, _answer_command(run, ask))
+
+
+def _answer_command(run: str, ask: Ask) -> str:
+    place = f"{shlex.quote(ask.id)} --run {run}"
+    match ask.kind:
+        case "approval":
+            bound = f" --hash {ask.args_hash[:HASH_CHARS_SHOWN]}" if ask.args_hash else ""
+            return f"treadle approvals approve {place}{bound}"
+        case "unsafe":
+            return f"treadle approvals show {place}"
+        case "question":
+            return f"treadle approvals answer {place} --text TEXT"
+
+
+def _shown(ask: Ask) -> str:
+    raw = bytes(ask.input).decode(errors="replace")
+    is_short = len(raw) <= INPUT_CHARS_SHOWN and not ask.full_bytes
+    return raw if is_short else f"{raw[:INPUT_CHARS_SHOWN]}…"
+
+
+def _ask_notes(run: str, step: StepView) -> list[Note]:
+    notes = [ask_note(run, step.id, ask) for ask in step.asks[:ASKS_SHOWN_MAX]]
+    if (more := len(step.asks) - ASKS_SHOWN_MAX) > 0:
+        command = f"treadle approvals list --run {run}"
+        notes.append(Note(f"step {step.id!r} asks {more} more", command))
+    return notes
+
+
 def _waiting_note(run: str, step: StepView) -> Note:
     reason = step.failure.message if step.failure else ""
     text = f"step {step.id!r} waits for a message{f': {reason}' if reason else ''}"
     if step.due_ms:
-        due = datetime.fromtimestamp(step.due_ms / 1000, UTC).astimezone()
-        text = f"{text} (it goes on by itself at {due:%Y-%m-%d %H:%M:%S})"
-    return Note(text, f"treadle run resume {run} --step {step.id}")
+        text = f"{text} (it goes on by itself at {_date(step.due_ms)})"
+        return Note(text, f"treadle run resume {run} --step {step.id}")
+    return Note(text, f"treadle run steer {run} {step.id} TEXT")
+
+
+def _date(milliseconds: int) -> str:
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}"

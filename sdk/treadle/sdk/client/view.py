@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from treadle.sdk.asks import Ask
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
 from treadle.sdk.lanes import Ahead
@@ -69,6 +70,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """What it has used, as far as its executions told."""
     limits: SpendingLimits = UNLIMITED
     """Bounds on that, of a live step."""
+    asks: tuple[Ask, ...] = ()
+    """What people are asked, of one that waits."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +233,7 @@ def _live(view: StepView, held: Held | None) -> StepView:
             return _of_task(view, register.task, "sleeping", held.time_ms, register.due_ms)
         case Parked():
             doing: Doing = "waiting" if register.waits else "parked"
+            view = msgspec.structs.replace(view, asks=register.asks)
             return _of_task(view, register.task, doing, register.parked_ms, register.due_ms)
         case Ended():
             # The document is about to follow; the register is the truth of the step.

@@ -109,7 +109,11 @@ class Executor:
             case Wait():
                 output = msgspec.Raw(verdict.output)
                 event = StepWaiting(
-                    **common, output=output, reason=verdict.reason, due_ms=verdict.due_ms
+                    **common,
+                    output=output,
+                    reason=verdict.reason,
+                    due_ms=verdict.due_ms,
+                    asks=verdict.asks,
                 )
             case Complete():
                 event = StepCompleted(**common, output=msgspec.Raw(verdict.output))

@@ -11,6 +11,7 @@ import msgspec
 
 from treadle.engine.core import Plan
 from treadle.sdk import payload
+from treadle.sdk.asks import Ask
 from treadle.sdk.builder import Workflow
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition, content_hash
@@ -27,7 +28,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID
-from treadle.sdk.testing.world import Recorded, World
+from treadle.sdk.testing.world import Answers, Recorded, World
 
 if TYPE_CHECKING:
     from treadle.worker import Worker
@@ -74,6 +75,8 @@ class SimulatedStep(msgspec.Struct, frozen=True):
     status: str
     iterations: int
     output: Any = None
+    asks: tuple[Ask, ...] = ()
+    """What it asks people, if it waits."""
 
 
 class SimulatedRun:
@@ -102,7 +105,9 @@ class SimulatedRun:
         output = None
         if status in ("completed", "failed"):
             output = payload.decode(f"output of step {step_id!r}", self._world.output(step_id))
-        return SimulatedStep(status, self._world.iterations(step_id), output)
+        return SimulatedStep(
+            status, self._world.iterations(step_id), output, self._world.asks(step_id)
+        )
 
     def result(self, type_: Any = Any) -> Any:
         """Return the run's output; raise ``RunFailed`` or ``RunCancelled`` as a client would."""
@@ -131,6 +136,7 @@ async def simulate(
     now: datetime | str = DEFAULT_NOW,
     signals: Mapping[str, Any] | Sequence[Signal] = (),
     messages: Sequence[Message] = (),
+    answers: Answers | None = None,
     resume: Resume | None = None,
     cancel_after_s: float | None = None,
     queued_s: float = 0,
@@ -139,11 +145,12 @@ async def simulate(
 
     Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
     maps names to payloads, sent at the start, or lists ``Signal`` objects with their times;
-    ``messages`` lists messages to loops. ``queued_s`` is how long the run is queued in a lane
-    behind others; the other times count from its request. The run is returned as it is when
-    nothing more can happen: ended, parked, or waiting for a signal or a message. Raises
-    ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and ``HandlerError`` if the
-    worker lacks a handler.
+    ``messages`` lists messages to loops. ``answers`` stands for the people who are asked: a
+    function of an ask that returns a ``Reply``, or None for no answer yet. ``queued_s`` is how long
+    the run is queued in a lane behind others; the other times count from its request. The run is
+    returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
+    message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
+    ``HandlerError`` if the worker lacks a handler.
     """
     definition = workflow.build() if isinstance(workflow, Workflow) else workflow
     workers = list(worker) if isinstance(worker, Sequence) else [worker]
@@ -160,7 +167,8 @@ async def simulate(
 
     def run() -> SimulatedRun:
         loop = VirtualLoop()
-        world = World(plan, handlers, round(start.timestamp() * 1000), loop, queued_s=queued_s)
+        now_ms = round(start.timestamp() * 1000)
+        world = World(plan, handlers, now_ms, loop, queued_s=queued_s, answers=answers)
 
         async def main() -> SimulatedRun:
             _schedule(world, planned, resume, cancel_after_s)

@@ -26,6 +26,7 @@ from treadle.engine.core import (
     effects,
     request,
 )
+from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import InvariantError
@@ -60,6 +61,8 @@ from treadle.worker.execution import Fenced, Record
 from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
 
+Answers = Callable[[Ask], "Reply | None"]
+
 
 class Recorded(msgspec.Struct, frozen=True):
     """An event of the simulated history."""
@@ -80,6 +83,7 @@ class World:
         loop: VirtualLoop,
         *,
         queued_s: float = 0,
+        answers: Answers | None = None,
     ) -> None:
         self._plan = plan
         self._epoch_ms = now_ms
@@ -96,6 +100,8 @@ class World:
         self._input = msgspec.Raw(b"null")
         self._messages: dict[str, dict[int, MessageSent]] = {}
         self._payloads: dict[int, msgspec.Raw] = {}
+        self._answers = answers
+        self._answered: set[str] = set()
         self._idle = asyncio.Event()
         self.run: RunDocument | None = None
         self.history: list[Recorded] = []
@@ -289,8 +295,29 @@ class World:
             due = TaskDue(step=step_id, type=step.type, token=placed.sequence)
             delay_s = (register.due_ms - self.now_ms()) / 1000
             self.after(f"due-{step_id}", delay_s, lambda: self.publish(due))
+        if isinstance(register, Parked):
+            for ask in register.asks:
+                self._answer(step_id, ask)
         if isinstance(register, Task):
             self._executor.execute(step_id, step.type, placed.sequence, register)
+
+    def _answer(self, step_id: str, ask: Ask) -> None:
+        """Let people answer, each ask once, as a client's message would."""
+        message_id = answer_id(ask)
+        if self._answers is None or message_id in self._answered:
+            return
+        reply = self._answers(ask)
+        if reply is not None:
+            self._answered.add(message_id)
+            payload = msgspec.Raw(msgspec.json.encode(reply))
+            event = MessageSent(step=step_id, kind="reply", id=message_id, payload=payload)
+            self.after(message_id, 0, lambda: self.publish(event))
+
+    def asks(self, step_id: str) -> tuple[Ask, ...]:
+        """Return what a step asks."""
+        placed = self._registers.get(step_id)
+        register = placed.register if placed else None
+        return register.asks if isinstance(register, Parked) else ()
 
     def check_idle(self) -> None:
         """Wake ``wait_idle`` if nothing more can happen."""

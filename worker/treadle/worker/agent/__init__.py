@@ -5,15 +5,17 @@
 Needs the extra ``treadle[agent]``.
 """
 
+from treadle.sdk.asks import Reply
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.state import State
+from treadle.worker.agent.escalation import Escalation
 from treadle.worker.agent.hooks import Block, Hooks, NextTurn
 from treadle.worker.agent.mcp.errors import McpUnavailable
 from treadle.worker.agent.mcp.server import McpServer
 from treadle.worker.agent.models.prices import Price, PriceTable
-from treadle.worker.agent.ports import MemoryInbox, Reply
+from treadle.worker.agent.ports import MemoryInbox
 from treadle.worker.agent.result import AgentResult, AgentStopped
 from treadle.worker.agent.tools.bash import bash_tool
 from treadle.worker.agent.tools.context import ToolContext
@@ -30,6 +32,7 @@ __all__ = [
     "Budget",
     "CompactionPolicy",
     "Deny",
+    "Escalation",
     "Hooks",
     "McpServer",
     "McpUnavailable",

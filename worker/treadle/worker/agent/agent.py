@@ -47,6 +47,7 @@ from treadle.worker.agent.core.spec import (
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
+from treadle.worker.agent.escalation import Escalation, escalation_problems
 from treadle.worker.agent.events import Emitter, OnEvent
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.ledger import RunLedger
@@ -133,6 +134,7 @@ class Agent(Generic[Out]):
         ask_human: bool = False,
         approval_timeout: timedelta = timedelta(0),
         approval_default: ReplyVerdict = "expired",
+        approval_escalation: Sequence[Escalation] = (),
     ) -> None:
         """Make an agent; raise ``UserError`` naming every fault.
 
@@ -143,12 +145,15 @@ class Agent(Generic[Out]):
         ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
         bounds one answer (0: the model's own bound). ``subagents`` are agents that this one may
         hand tasks to, within its budget; ``description`` is what such a one is for, and
-        ``input_type`` the fields it is called with (by default one text, ``task``).
+        ``input_type`` the fields it is called with (by default one text, ``task``). People are
+        waited for during ``approval_timeout`` (0: for ever), and ``approval_escalation`` says who
+        else is asked.
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
         compaction = compaction or CompactionPolicy()
         problems = [*budget.problems(), *compaction.problems()]
+        problems += escalation_problems(approval_escalation, approval_timeout)
         taken = {FINAL_OUTPUT, ASK_HUMAN, *notes.NAMES}
         problems += [
             f"tool {tool.name!r} has the name of a built-in tool"
@@ -196,6 +201,7 @@ class Agent(Generic[Out]):
         )
         self._approval_timeout = approval_timeout
         self._approval_default: ReplyVerdict = approval_default
+        self._approval_escalation = tuple(approval_escalation)
 
     # ---------------------------------------------------------------- what it is
 
@@ -264,6 +270,7 @@ class Agent(Generic[Out]):
             sequential=self._sequential,
             approval_timeout=self._approval_timeout,
             approval_default=self._approval_default,
+            approval_escalation=self._approval_escalation,
         )
         return replace(equipment, **changes)
 
@@ -413,6 +420,11 @@ class Agent(Generic[Out]):
         if model not in self._resolved:
             self._resolved[model] = resolve_model(model)
         return self._resolved[model]
+
+    @property
+    def has_servers(self) -> bool:
+        """True if MCP servers offer it tools, whose names are known once it is connected."""
+        return bool(self._toolbox)
 
     async def disconnect(self) -> None:
         """End what this event loop has open to the agent's MCP servers; a later run reconnects."""

@@ -201,9 +201,7 @@ class Driver:
     def _left_s(self) -> float | None:
         """Return the time until the hard limit; ``None`` without one, and while people decide."""
         state = self.state
-        if state.stopped is not None or (
-            state.asked is not None and not all(map(state.has_reply, state.asked.call_ids))
-        ):
+        if state.stopped is not None or state.asking:
             return None
         left_ms = time_left_ms(self._equipment.spec.budget, state.elapsed_ms(self._clock()))
         return None if left_ms is None else left_ms / 1000

@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from treadle.sdk import payload
+from treadle.sdk.asks import ASKS_MAX, Reply, problems
 from treadle.sdk.spending import Spent
 from treadle.worker.agent.core import nested
+from treadle.worker.agent.core.asks import asks, next_ms
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import NOTHING, Entry
@@ -29,7 +31,7 @@ from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
-from treadle.worker.agent.ports import Letter, Reply, now_ms
+from treadle.worker.agent.ports import Letter
 from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
 
@@ -40,7 +42,6 @@ STATES_MAX = 256
 """Bound on the states a worker keeps in memory, beside that on their size."""
 
 Goal = Callable[[Any], "str | Sequence[Block]"]
-_OWN_NAMES = {"max_iterations": "max_steps", "max_duration": "timeout"}
 """Bounds of the step by the names that an agent has for them, where those differ."""
 _BOUNDS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost", "timeout")
 
@@ -147,14 +148,14 @@ class AgentHandler:
         if not equipment.stream:
             desk.narrator = narrator
         told = self._on_event(ctx) if self._on_event else None
-        emitter = Emitter(_both(narrator, told), now_ms)
+        emitter = Emitter(_both(narrator, told), ctx.now_ms)
         driver = Driver(
             equipment,
             RunLedger(desk.state, desk),
             desk,
             emitter,
-            now_ms,
-            limit=_OWN_NAMES.get(ctx.wrap_up, ctx.wrap_up),
+            ctx.now_ms,
+            limit=ctx.wrap_up,
             iteration=ctx.iteration,
             is_retried=True,
         )
@@ -164,7 +165,7 @@ class AgentHandler:
             await driver.open(
                 agent.opened(
                     goal,
-                    now_ms(),
+                    ctx.now_ms(),
                     trace_id,
                     phase=phase,
                     carried=carried,
@@ -181,7 +182,7 @@ class AgentHandler:
             self._note(ctx, desk, driver)
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
-            until = datetime.fromtimestamp(now_ms() / 1000 + after_s, UTC)
+            until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
             return ctx.wait(f"the model's provider is busy: {exc.fault.message}", until=until)
         except ModelError:
             self._note(ctx, desk, driver)
@@ -239,10 +240,7 @@ class AgentHandler:
         if reached.where == "turn":
             return ctx.continue_({"turn": state.turn})
         if reached.where == "waiting":
-            due_ms = nested.due_ms(state)
-            names = ", ".join(sorted({call.name for call in nested.waiting(state)}))
-            until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
-            return ctx.wait(f"a person has to decide about {names}", until=until)
+            return _waiting(ctx, state)
         stop = state.stopped
         assert stop is not None
         if stop.reason == "needs_human":
@@ -281,6 +279,18 @@ def _both(narrator: Narrator, told: OnEvent | None) -> OnEvent:
     return tell
 
 
+def _waiting(ctx: LoopContext[Any], state: State) -> Any:
+    """Wait for people, until something happens without them; the rest is asked about later."""
+    asking, calls = nested.asking(state), nested.waiting(state)
+    # An id that no client could name does not make the run fail.
+    asked = [each for each in asks(asking, calls) if not problems([each])]
+    due_ms = next_ms(asking)
+    names = ", ".join(sorted({call.name for call in calls}))
+    until = datetime.fromtimestamp(due_ms / 1000, UTC) if due_ms else None
+    reason = f"a person has to decide about {names}"
+    return ctx.wait(reason, until=until, asks=asked[:ASKS_MAX])
+
+
 def goal_of(given: Any) -> str | Sequence[Block]:
     """Return the goal that a step's input stands for: a text as it is, else its JSON."""
     if isinstance(given, str):
@@ -291,7 +301,12 @@ def goal_of(given: Any) -> str | Sequence[Block]:
 def _letter(sequence: int, kind: str, raw: Any) -> Letter:
     value = msgspec.json.decode(raw)
     if kind == "reply":
-        return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
+        try:
+            return Letter(sequence=sequence, kind="reply", reply=msgspec.convert(value, Reply))
+        except msgspec.ValidationError as exc:
+            named = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+            about = str(named.get("call_id", ""))
+            return Letter(sequence=sequence, kind="reply", text=str(exc), about=about)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     is_follow_up = kind == "follow_up"
     return Letter(sequence=sequence, kind="follow_up" if is_follow_up else "steer", text=text)

@@ -15,16 +15,17 @@ from treadle.sdk.errors import UserError
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
-from treadle.worker.agent.core.entries import ReplyVerdict
+from treadle.worker.agent.core.entries import Level, ReplyVerdict
 from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.core.watch import OWN_TOOLS, guard
+from treadle.worker.agent.escalation import Escalation
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.models.port import Model
 from treadle.worker.agent.models.prices import PriceTable
 from treadle.worker.agent.models.retrying import RetryPolicy
 from treadle.worker.agent.outputs import Output
-from treadle.worker.agent.tools.canonical import args_hash
+from treadle.worker.agent.tools.canonical import args_hash, well_formed_json
 from treadle.worker.agent.tools.checking import check_arguments, check_calls
 from treadle.worker.agent.tools.policy import Policy
 from treadle.worker.agent.tools.tool import AnyTool
@@ -59,6 +60,7 @@ class Equipment:
     approval_timeout: timedelta = timedelta(0)
     """How long people are waited for; 0 is for ever."""
     approval_default: ReplyVerdict = "expired"
+    approval_escalation: tuple[Escalation, ...] = ()
     run: str = ""
     step: str = ""
     cancelled: CancelToken | None = None
@@ -90,6 +92,14 @@ class Equipment:
         """Return when the default takes effect for what is asked now; 0 is never."""
         wait_ms = int(self.approval_timeout / timedelta(milliseconds=1))
         return now_ms + wait_ms if wait_ms else 0
+
+    def escalation_levels(self, now_ms: int) -> tuple[Level, ...]:
+        """Return when who else is asked, of what is asked now."""
+        millisecond = timedelta(milliseconds=1)
+        return tuple(
+            Level(at_ms=now_ms + int(each.after / millisecond), to=each.to)
+            for each in self.approval_escalation
+        )
 
     # ---------------------------------------------------------------- judging
 
@@ -132,6 +142,52 @@ class Equipment:
         )
         changed = check_arguments(changed, checked)
         return _decided(changed, *self.policy.decide(changed, state, used=used, tool=tool))
+
+    async def judge_edited(
+        self, state: State, call: ToolCall, given: Mapping[str, Any]
+    ) -> ToolCall:
+        """Return the call with a person's arguments, judged like a model's.
+
+        Its decision is ``execute``, or ``reason`` says what is wrong with them. That they need an
+        approval is no objection: they have one.
+        """
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return _decided(call, "invalid", f"There is no tool {call.name!r} any more.")
+        try:
+            clean = well_formed_json(given)
+            hashed = args_hash(clean)
+        except ValueError as exc:
+            return _decided(call, "invalid", f"The arguments cannot be read: {exc}.")
+        edited = msgspec.structs.replace(
+            call, input=clean, args_hash=hashed, decision="execute", reason=""
+        )
+        edited = check_arguments(edited, tool)
+        decision, reason = self.policy.decide(edited, state, used=_used(state, call), tool=tool)
+        if decision == "needs_approval":
+            decision, reason = "execute", ""
+        edited = _decided(edited, decision, reason)
+        before = self.hooks.before_tool_call
+        if before is None or edited.decision != "execute":
+            return edited
+        returned = await hooking.call(before, edited)
+        if isinstance(returned, hooking.Block):
+            return _decided(edited, "denied", returned.reason)
+        if returned is not None and args_hash(returned) != edited.args_hash:
+            changed = msgspec.json.encode(returned).decode()
+            problem = f"A hook of the agent would run it as {changed}. Approve these, or others."
+            return _decided(edited, "denied", problem)
+        return edited
+
+
+def _used(state: State, call: ToolCall) -> Counter[str]:
+    """Return the calls that count before this one: those that ran, and those ahead of it."""
+    used = Counter(state.executed)
+    for other in state.open_calls:
+        if other.id == call.id:
+            break
+        used[other.name] += other.decision in ("execute", "needs_approval")
+    return used
 
 
 class _Described:

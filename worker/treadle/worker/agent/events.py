@@ -1,7 +1,8 @@
 """What happens in a run, as events for people and dashboards.
 
 Names with a dot are the log's; every event carries the turn it belongs to. Deltas are given out
-as they come; all else describes what has been recorded already.
+as they come, and that people are asked is told before it is recorded, so that a crash in between
+tells it twice; all else describes what has been recorded already.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ EventName = Literal[
     "agent_run.resumed",
     "agent_run.resume_unsafe",
     "agent_run.waiting",
+    "agent_run.escalated",
+    "agent_run.answer_refused",
     "agent_run.reopened",
     "agent.turn.started",
     "agent.turn.ended",
@@ -54,6 +57,7 @@ _WARNINGS = frozenset(
     {
         "agent_run.failed",
         "agent_run.resume_unsafe",
+        "agent_run.escalated",
         "agent.loop.detected",
         "agent.recovery.fired",
         "agent.transcript.healed",

@@ -38,10 +38,12 @@ class Letters:
         """Return the answers after that position which are for the sub-agent of that call."""
         found: list[Letter] = []
         for letter in self._unheard:
-            if letter.reply is None or letter.sequence <= after:
+            first, mark, rest = letter.call_id.partition(MARK)
+            if not mark or first != call_id or letter.sequence <= after:
                 continue
-            first, mark, rest = letter.reply.call_id.partition(MARK)
-            if mark and first == call_id:
+            if letter.reply is None:
+                found.append(msgspec.structs.replace(letter, about=rest))
+            else:
                 reply = msgspec.structs.replace(letter.reply, call_id=rest)
                 found.append(msgspec.structs.replace(letter, reply=reply))
         return found
@@ -74,7 +76,7 @@ class NestedInbox:
 
 
 def _is_own(letter: Letter) -> bool:
-    return letter.reply is None or MARK not in letter.reply.call_id
+    return MARK not in letter.call_id
 
 
 def newest(letters: Sequence[Letter]) -> int:

@@ -54,6 +54,7 @@ class Narrator:
                 self._begin(event.turn, str(fields.get("purpose", "turn")))
             case "agent.message.superseded":
                 self._say(chunks.Superseded(since=self._since))
+                self._block = -1
             case "agent.tool.started":
                 self._say(chunks.ToolStarted(id=fields["id"], name=fields["tool"]))
             case "agent.tool.ended":

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-from treadle.worker.agent.core.entries import Entry, ReplyVerdict
+from treadle.sdk.asks import Reply
+from treadle.worker.agent.core.entries import Entry
 
 LetterKind = Literal["steer", "follow_up", "reply"]
-
-
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A person's answer to a call that waits for one."""
-
-    call_id: str
-    verdict: ReplyVerdict
-    args_hash: str = ""
-    """The arguments the person has seen: an approval of others does not count."""
-    input: dict[str, Any] | None = None
-    """Run with these arguments instead."""
-    text: str = ""
-    by: str = ""
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +20,15 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     kind: LetterKind
     text: str = ""
+    """Of a reply that is none: what is wrong with it."""
     reply: Reply | None = None
+    about: str = ""
+    """Of a reply that is none: the call it names."""
+
+    @property
+    def call_id(self) -> str:
+        """The call that a reply is about."""
+        return self.about if self.reply is None else self.reply.call_id
 
 
 class Journal(Protocol):

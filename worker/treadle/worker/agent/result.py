@@ -7,6 +7,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from treadle.sdk.asks import Ask
+from treadle.worker.agent.core.asks import asks
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.state import State
@@ -38,6 +40,11 @@ class AgentResult(Generic[Out]):
     """Calls that people have to decide about, when ``stop_reason`` is ``needs_human``."""
     state: State = field(default_factory=State, repr=False)
     """Everything: pass it to ``agent.run(state=...)`` to go on."""
+
+    @property
+    def asks(self) -> tuple[Ask, ...]:
+        """The same, as a client sees it of a durable run."""
+        return asks(self.state.asking, self.waiting_for)
 
     def unwrap(self) -> Any:
         """Return the output of a completed run; raise ``AgentStopped`` otherwise."""

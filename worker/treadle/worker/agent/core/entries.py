@@ -1,7 +1,7 @@
 """The journal of an agent: everything that has happened, in order, one entry each.
 
-    Opened   Heard   Answered   Judged   Started   Settled   Noted   Replied
-    Checked  TurnEnded   Compacted   Stopped   Nested   RoundEnded
+    Opened   Heard   Answered   Judged   Started   Settled   Noted   Asked   Escalated   Replied
+    Refused   Checked   TurnEnded   Compacted   Stopped   Nested   RoundEnded
 
 An entry is written when its fact is certain and never changed. Entries marked durable are stored
 before anything is built on them; the others can be derived again and travel with the next one.
@@ -124,12 +124,40 @@ class Replied(_Entry, frozen=True, tag="replied", kw_only=True):
     seen: int = 0
 
 
+class Level(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Somebody else is asked, if nobody has answered by then."""
+
+    at_ms: int
+    to: str
+
+
 class Asked(_Entry, frozen=True, tag="asked", kw_only=True):
     """People are asked about calls of this turn; the run waits. Durable."""
 
     call_ids: tuple[str, ...]
     due_ms: int = 0
     """When the default takes effect; 0 is never."""
+    levels: tuple[Level, ...] = ()
+    """The escalations, in their order; they stand fixed from here on, like ``due_ms``."""
+    after: int = 0
+    """Answers up to this position in the inbox are about what was asked before."""
+
+
+class Escalated(_Entry, frozen=True, tag="escalated", kw_only=True):
+    """Nobody has answered by the time of a level, so the next ones are asked. Durable."""
+
+    call_ids: tuple[str, ...]
+    level: int
+    """From 1."""
+
+
+class Refused(_Entry, frozen=True, tag="refused", kw_only=True):
+    """A person's answer cannot be taken: it goes back to the person. Durable."""
+
+    call_id: str
+    problem: str
+    by: str = ""
+    seen: int = 0
 
 
 class Checked(_Entry, frozen=True, tag="checked", kw_only=True):
@@ -224,7 +252,9 @@ Entry = (
     | Settled
     | Noted
     | Asked
+    | Escalated
     | Replied
+    | Refused
     | Checked
     | TurnEnded
     | Compacted
@@ -241,7 +271,9 @@ DURABLE = (
     Started,
     Settled,
     Asked,
+    Escalated,
     Replied,
+    Refused,
     Compacted,
     TurnEnded,
     Stopped,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from treadle.worker.agent.core import tokens
+from treadle.worker.agent.core.asks import Asking
 from treadle.worker.agent.core.calls import CallStatus, ToolCall, ToolResult
 from treadle.worker.agent.core.entries import Entry, Nested, Settled, Stopped
 from treadle.worker.agent.core.spec import AgentSpec
@@ -43,27 +44,22 @@ def wrapped(call_id: str, entries: Sequence[Entry]) -> tuple[Nested, ...]:
 # ------------------------------------------------------------------ what is open
 
 
+def asking(state: State) -> dict[str, Asking]:
+    """Return what people are asked, about sub-agents' calls too, by their addresses."""
+    asked = dict(state.asking)
+    for call_id, child in state.children.items():
+        asked |= {address(call_id, id): each for id, each in asking(child).items()}
+    return asked
+
+
 def waiting(state: State) -> tuple[ToolCall, ...]:
     """Return the calls that people have to decide about, sub-agents' too, by their addresses."""
-    calls = _asked(state)
+    calls = [call for call in state.open_calls if call.id in state.asking]
     for call_id, child in state.children.items():
         calls += [
             msgspec.structs.replace(call, id=address(call_id, call.id)) for call in waiting(child)
         ]
     return tuple(calls)
-
-
-def due_ms(state: State) -> int:
-    """Return when the first default about what people are asked takes effect; 0 is never."""
-    dues = [due_ms(child) for child in state.children.values()]
-    if state.asked is not None and _asked(state):
-        dues.append(state.asked.due_ms)
-    return min((due for due in dues if due), default=0)
-
-
-def _asked(state: State) -> list[ToolCall]:
-    ids = state.asked.call_ids if state.asked is not None else ()
-    return [c for c in state.open_calls if c.id in ids and not state.has_reply(c.id)]
 
 
 def pending(state: State) -> int:

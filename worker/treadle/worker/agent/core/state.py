@@ -11,7 +11,8 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.worker.agent.core import compaction, earlier
+from treadle.worker.agent.core import asks, compaction, earlier
+from treadle.worker.agent.core.asks import Asking
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.core.compaction import Recovery
@@ -23,11 +24,13 @@ from treadle.worker.agent.core.entries import (
     Checked,
     Compacted,
     Entry,
+    Escalated,
     Heard,
     Judged,
     Nested,
     Noted,
     Opened,
+    Refused,
     Replied,
     RoundEnded,
     Settled,
@@ -80,7 +83,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is_judged: bool = False
     started: dict[str, Started] = {}
     results: dict[str, ToolResult] = {}
-    asked: Asked | None = None
+    asking: dict[str, Asking] = {}
+    """What people are asked and have not answered, by call."""
     replies: dict[str, Replied] = {}
     consumed: frozenset[str] = frozenset()
     """Calls that began after their last reply: it says nothing about beginning once more."""
@@ -165,8 +169,8 @@ def apply(state: State, entry: Entry) -> State:
             used = state.used + Counters(usage=entry.usage, cost_micro_usd=entry.cost_micro_usd)
             return _with(state, used=used)
         case Judged():
-            # Whoever was asked before was asked about other decisions.
-            return _with(state, calls=entry.calls, is_judged=True, asked=None)
+            asking = asks.still(state.asking, state.calls, entry.calls)
+            return _with(state, calls=entry.calls, is_judged=True, asking=asking)
         case Started():
             started = {**state.started, entry.id: entry}
             return _with(state, started=started, consumed=state.consumed | {entry.id})
@@ -176,7 +180,13 @@ def apply(state: State, entry: Entry) -> State:
             journal = state.journal.changed(entry.field, entry.value, append=entry.append)
             return _with(state, journal=journal)
         case Asked():
-            return _with(state, asked=entry, waiting_since_ms=entry.at_ms)
+            asking = asks.asked(state.asking, entry, state.replies)
+            return _with(state, asking=asking, waiting_since_ms=entry.at_ms)
+        case Escalated():
+            return _with(state, asking=asks.escalated(state.asking, entry))
+        case Refused():
+            asking = asks.refused(state.asking, entry)
+            return _with(_seen(state, "reply", entry.seen), asking=asking)
         case Replied():
             return _replied(state, entry)
         case Checked():
@@ -246,6 +256,7 @@ def _replied(state: State, entry: Replied) -> State:
     waited_ms = state.waited_ms + _between(state.waiting_since_ms, entry.at_ms)
     return _with(
         _seen(state, "reply", entry.seen),
+        asking={id: each for id, each in state.asking.items() if id != entry.call_id},
         replies={**state.replies, entry.call_id: entry},
         consumed=state.consumed - {entry.call_id},
         waited_ms=waited_ms,
@@ -331,7 +342,7 @@ def _closed(state: State, notes: tuple[str, ...]) -> State:
         is_judged=False,
         started={},
         results={},
-        asked=None,
+        asking={},
         waiting_since_ms=0,
         replies={},
         consumed=frozenset[str](),

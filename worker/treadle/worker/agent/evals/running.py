@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.sdk.asks import Reply
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.calls import ToolCall
@@ -27,7 +28,7 @@ from treadle.worker.agent.evals.stage import Quiet, Stage, clock_of, drive, limi
 from treadle.worker.agent.evals.trajectory import Trajectory, trajectory
 from treadle.worker.agent.events import AgentEvent
 from treadle.worker.agent.models.retrying import RetryPolicy
-from treadle.worker.agent.ports import Reply, now_ms
+from treadle.worker.agent.ports import now_ms
 from treadle.worker.agent.tools.rendering import error_text
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from treadle.sdk.asks import Reply, Verdict
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import ModelError
 from treadle.worker.agent.core.entries import (
@@ -28,7 +29,7 @@ from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.events import Emitter, EventName
 from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.retrying import ModelBusy
-from treadle.worker.agent.ports import Letter, LetterKind, Reply
+from treadle.worker.agent.ports import Letter, LetterKind
 
 Answer = Callable[[ToolCall], Reply | None]
 
@@ -145,7 +146,8 @@ def _said_in(entry: Entry, answers: int, state: State) -> list[Said]:
         case Replied():
             reply = Reply(
                 call_id=entry.call_id,
-                verdict=entry.verdict,
+                # That nobody has answered is told again, too.
+                verdict=cast("Verdict", entry.verdict),
                 args_hash=entry.args_hash,
                 input=entry.input,
                 text=entry.text,

@@ -18,6 +18,7 @@ from treadle.worker.agent.core.entries import (
     Checked,
     Compacted,
     Entry,
+    Escalated,
     Heard,
     Judged,
     Opened,
@@ -122,7 +123,7 @@ def trajectory(entries: Sequence[Entry]) -> Trajectory:
         elif turns and isinstance(entry, (Judged, Replied, Settled)):
             turns[-1].add(entry)
     stop = state.stopped
-    is_waiting = stop is None and state.asked is not None
+    is_waiting = stop is None and bool(state.asking)
     if is_waiting:
         trace.append("stop")
     return Trajectory(
@@ -186,6 +187,7 @@ _WORDS: dict[type[Any], str] = {
     Judged: "validation",
     Started: "action",
     Asked: "question",
+    Escalated: "escalation",
     Replied: "reply",
     Compacted: "compaction",
     Switched: "switch",

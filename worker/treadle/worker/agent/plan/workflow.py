@@ -176,6 +176,7 @@ class PlanWorkflow:
             f"review_tools names {name!r}, which is no tool of the reviewer."
             + did_you_mean(name, reviewer.tools)
             for name in sorted(review_tools - set(reviewer.tools))
+            if not reviewer.has_servers
         ]
         found += [
             f"options has {step!r}, which is no step; the steps are {', '.join(get_args(Step))}"

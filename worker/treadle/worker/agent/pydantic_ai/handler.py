@@ -14,8 +14,8 @@ import msgspec
 from pydantic_ai.agent import AbstractAgent
 
 from treadle.sdk import payload
+from treadle.sdk.asks import ASKS_MAX, Ask, Reply, problems
 from treadle.sdk.errors import InvalidPayload, UserError
-from treadle.worker.agent.ports import Reply
 from treadle.worker.agent.pydantic_ai.capability import TreadleDurability
 from treadle.worker.agent.pydantic_ai.records import Decided, Finished, Opened
 from treadle.worker.agent.pydantic_ai.scope import Scope, UnfinishedTool, durable
@@ -70,7 +70,7 @@ class PydanticHandler:
             try:
                 result = await self._agent.run(msgspec.json.decode(story.opened.prompt), deps=deps)
             except UnfinishedTool as exc:
-                return ctx.wait(str(exc))
+                return ctx.wait(str(exc), asks=_asks(scope, str(exc)))
             output = payload.encode(f"output of step {ctx.step!r}", result.output)
             await scope.append(Finished(output=msgspec.Raw(output)))
         return ctx.complete(msgspec.Raw(output))
@@ -92,6 +92,8 @@ class PydanticHandler:
                     continue
                 if reply.verdict == "approve" and reply.args_hash not in ("", call.args_hash):
                     continue  # Of other arguments than these.
+                if reply.input is not None:
+                    continue  # Nothing but what may have happened can happen now.
                 decided = Decided(
                     name=key.name,
                     nth=key.nth,
@@ -110,6 +112,24 @@ class PydanticHandler:
                     message.id,
                     message.kind,
                 )
+
+
+def _asks(scope: Scope, why: str) -> list[Ask]:
+    """Return what people are asked about calls that may have happened."""
+    story = scope.story
+    found = {
+        call.call_id: Ask(
+            id=call.call_id,
+            kind="unsafe",
+            tool=call.tool,
+            text=story.raised.get(key, why),
+            args_hash=call.args_hash,
+            after=story.heard,
+        )
+        for key, call in story.unfinished.items()
+    }
+    # An id that no client could name does not make the run fail.
+    return [ask for ask in found.values() if not problems([ask])][:ASKS_MAX]
 
 
 def _prompt_of(given: Any) -> str:

@@ -1,0 +1,278 @@
+"""What runs ask people, and the answers: read off the registers, sent as messages to the steps.
+
+An answer's message id is made of what it answers, so a step has one answer to each ask, the first
+one. It is refused here if the step does not ask that any more, or asks it about other arguments;
+what else may be wrong with it, the worker that takes it finds (``Ask.problem``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import msgspec
+
+from treadle.sdk.asks import Ask, Reply, answer_id
+from treadle.sdk.client import requests, sending
+from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.waiter import Deadline, Waiter
+from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition
+from treadle.sdk.errors import RunConflict, UserError, sentence
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    MessageSent,
+    Parked,
+    Register,
+    Sleeping,
+    StepWaiting,
+    Task,
+)
+from treadle.sdk.run import WAITING, RunDocument, StepEntry
+
+READS_AT_ONCE = 64
+"""Registers asked for at once: a listing of thousands of waiting runs takes seconds."""
+HASH_SHOWN = 12
+
+
+class PendingAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """An ask, and where it stands open."""
+
+    run: str
+    workflow: str
+    step: str
+    ask: Ask
+
+
+class Approval(TypedDict, total=False):
+    """What an approval says: see ``Client.approve``."""
+
+    args_hash: str
+    input: Mapping[str, Any] | None
+    text: str
+    by: str
+    wait_s: float
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """A step that may wait."""
+
+    document: RunDocument
+    step: str
+    type: str
+
+
+async def pending(store: Store, run: str | None) -> list[PendingAsk]:
+    """Return what the run asks, or what all runs ask, oldest first."""
+    if run is not None:
+        document = await requests.require(store, run)
+        documents = [] if document is None else [document]
+        places = [p async for p in _places(store, documents, is_exact=True)]
+    else:
+        documents = [document async for document in store.documents()]
+        places = [p async for p in _places(store, documents, is_exact=False)]
+    found: list[PendingAsk] = []
+    for start in range(0, len(places), READS_AT_ONCE):
+        part = places[start : start + READS_AT_ONCE]
+        for asks in await asyncio.gather(*(_asks(store, place) for place in part)):
+            found.extend(asks)
+    return sorted(found, key=lambda each: (each.ask.asked_ms, each.run, each.step, each.ask.id))
+
+
+async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float) -> int:
+    """Store the answer and return its sequence; raise ``RunConflict`` if it comes too late."""
+    found = [each for each in await pending(store, run) if each.step == step]
+    asks = [each.ask for each in found] or await _looked_at(store, run, step)
+    ask = next((each for each in asks if each.id == reply.call_id), None)
+    if ask is None:
+        return await _answered_before(store, run, step, reply, asks)
+    reply = _checked(run, ask, reply)
+    sequence = await sending.send(store, run, step, reply, "reply", answer_id(ask))
+    stored = await store.event(sequence)
+    earlier = None if stored is None else _reply_in(stored.data)
+    if earlier is not None:
+        _check_same(run, reply, earlier)
+    if wait_s > 0:
+        await _taken(store, run, step, ask.id, sequence, Deadline(wait_s))
+    return sequence
+
+
+# ------------------------------------------------------------------ reading
+
+
+async def _places(
+    store: Store, documents: Iterable[RunDocument], *, is_exact: bool
+) -> AsyncIterator[_Place]:
+    """Yield the loops that may wait: of one run all that live, of all runs those that are said to.
+
+    The document follows the register: of one run the register is looked at in any case.
+    """
+    definitions: dict[tuple[str, str], WorkflowDefinition | None] = {}
+    for document in documents:
+        if document.is_terminal:
+            continue
+        live = [name for name, e in document.steps.items() if _may_wait(e, is_exact=is_exact)]
+        if not live:
+            continue
+        key = (document.workflow, document.definition)
+        if key not in definitions:
+            definitions[key] = await store.definition(*key)
+        definition = definitions[key]
+        for step in definition.steps if definition else ():
+            if isinstance(step, AgentLoopStep) and step.id in live:
+                yield _Place(document, step.id, step.type)
+
+
+def _may_wait(entry: StepEntry, *, is_exact: bool) -> bool:
+    if is_exact:
+        return entry.status in ("active", "parked")
+    return entry.status == "parked" and entry.failure is not None and entry.failure.type == WAITING
+
+
+async def _asks(store: Store, place: _Place) -> list[PendingAsk]:
+    document = place.document
+    held = await store.register(document.run, place.step, place.type, document.domain)
+    if held is None or not isinstance(held.register, Parked):
+        return []
+    return [
+        PendingAsk(run=document.run, workflow=document.workflow, step=place.step, ask=ask)
+        for ask in held.register.asks
+    ]
+
+
+# ------------------------------------------------------------------ answering
+
+
+def _checked(run: str, ask: Ask, reply: Reply) -> Reply:
+    """Return the reply, bound to what is asked; raise if it is about something else."""
+    again = f"Look at it again: `treadle approvals show {ask.id} --run {run}`."
+    if ask.kind == "question" and reply.verdict == "approve":
+        raise UserError(
+            f"{ask.id!r} of run {run!r} is a question, and nothing can be approved: it wants a "
+            "text. Answer it."
+        )
+    if ask.kind == "unsafe" and reply.input is not None:
+        raise UserError(
+            f"{ask.id!r} of run {run!r} may have run already, with the arguments that it had, so "
+            "it cannot run with others. Approve it as it was, or answer with its result."
+        )
+    if reply.args_hash and reply.args_hash != ask.args_hash:
+        raise RunConflict(
+            run,
+            f"asks about {ask.id!r} with arguments of hash {ask.args_hash[:HASH_SHOWN] or 'none'}, "
+            f"and the answer is about {reply.args_hash[:HASH_SHOWN]}",
+            again,
+        )
+    if reply.verdict == "approve" and ask.args_hash and not reply.args_hash:
+        raise UserError(
+            f"the approval of {ask.id!r} of run {run!r} does not say of which arguments. Give the "
+            f"hash of those that were seen. {again}"
+        )
+    return msgspec.structs.replace(reply, args_hash=ask.args_hash)
+
+
+async def _looked_at(store: Store, run: str, step: str) -> list[Ask]:
+    """Return what the step asked before a worker took it up, and may ask again.
+
+    While the worker looks at one answer, or runs what was approved, others can be given.
+    """
+    register = await _register(store, run, step)
+    match register:
+        case Task():
+            task = register
+        case Delayed() | Sleeping():
+            task = register.task
+        case _:
+            return []
+    stored = await store.event(task.asked) if task.asked else None
+    event = decode_event(stored.data) if stored else None
+    return list(event.asks) if isinstance(event, StepWaiting) else []
+
+
+async def _answered_before(
+    store: Store, run: str, step: str, reply: Reply, asks: Sequence[Ask]
+) -> int:
+    """Return the sequence of the same answer given before; raise ``RunConflict`` otherwise."""
+    document = await requests.require(store, run)
+    found: tuple[int, Reply] | None = None
+    if document is not None:
+        s = store.subjects
+        subject = s.messages(run, step, document.domain)
+        async for stored in store.js.read(s.events_stream, subject):
+            earlier = _reply_in(stored.data)
+            if earlier is not None and earlier.call_id == reply.call_id:
+                found = stored.sequence, earlier
+    if found is None:
+        have = ", ".join(repr(each.id) for each in asks) or "nothing"
+        raise RunConflict(
+            run,
+            f"does not ask about {reply.call_id!r} at step {step!r} (it asks about: {have})",
+            f"See what it asks: `treadle approvals list --run {run}`.",
+        )
+    _check_same(run, reply, found[1])
+    return found[0]
+
+
+def _check_same(run: str, reply: Reply, earlier: Reply) -> None:
+    """Raise ``RunConflict`` unless the earlier answer says the same."""
+    text = reply.text if reply.verdict == "answer" else earlier.text
+    mine = (reply.verdict, reply.input, text, reply.args_hash or earlier.args_hash)
+    if mine != (earlier.verdict, earlier.input, earlier.text, earlier.args_hash):
+        by = f" by {earlier.by}" if earlier.by else ""
+        said = {"approve": "approved", "reject": "rejected", "answer": "answered"}[earlier.verdict]
+        edited = " with other arguments" if earlier.input is not None else ""
+        raise RunConflict(
+            run,
+            f"has an answer to {reply.call_id!r} already: it was {said}{edited}{by}, and the first "
+            "answer counts",
+            f"See the run: `treadle run show {run}`.",
+        )
+
+
+def _reply_in(raw: bytes) -> Reply | None:
+    event = decode_event(raw)
+    if not isinstance(event, MessageSent) or event.kind != "reply":
+        return None
+    try:
+        return msgspec.json.decode(event.payload, type=Reply)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # Somebody has sent something else as a reply.
+
+
+async def _taken(
+    store: Store, run: str, step: str, id: str, sequence: int, deadline: Deadline
+) -> None:
+    """Wait until a worker has taken the answer; raise ``UserError`` if it has refused it.
+
+    While a worker looks at it the step asks nothing: what counts is what it asks, or does, next.
+    """
+    subject = store.subjects.run_document(run)
+    async with Waiter(store.js.connection, subject) as waiter:
+        while deadline.remaining_s() > 0:
+            held = await _register(store, run, step)
+            if held is None or isinstance(held, Ended):
+                return
+            if isinstance(held, Parked) and held.waits:
+                now = next((each for each in held.asks if each.id == id), None)
+                if now is None:
+                    return
+                if now.after >= sequence:
+                    raise UserError(
+                        f"the answer to {id!r} of run {run!r} was not taken: "
+                        f"{sentence(now.problem)} It is still asked: correct the answer and give "
+                        "it again."
+                    )
+            await waiter.wait(deadline.remaining_s())
+
+
+async def _register(store: Store, run: str, step: str) -> Register | None:
+    """Return the register of a live step; ``None`` if its run has ended."""
+    document = await requests.require(store, run)
+    documents = [] if document is None else [document]
+    async for place in _places(store, documents, is_exact=True):
+        if place.step == step:
+            held = await store.register(run, step, place.type, place.document.domain)
+            return None if held is None else held.register
+    return None
