@@ -263,4 +263,4 @@ def test_a_budget_is_raised_from_the_command_line(treadle: Run, prepare: Prepare
 
 def test_a_namespace_without_an_engine_says_how_to_set_it_up(treadle: Run) -> None:
     told = treadle("run", "list", code=exits.SERVER)
-    assert "`treadle engine`" in told.err and "`treadle dev app.py`" in told.err
+    assert "`treadle engine --namespace " in told.err

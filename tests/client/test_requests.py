@@ -277,5 +277,5 @@ def test_a_namespace_that_was_never_set_up_says_how_to_do_it(settings: Settings)
         async with Client.connect(settings=settings):
             pass
 
-    with pytest.raises(ServerUnsuitable, match=r"treadle engine.*treadle dev"):
+    with pytest.raises(ServerUnsuitable, match=r"`treadle engine --namespace \S+`"):
         asyncio.run(connect())

@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def telling_sources() -> Iterator[None]:
+def telling_sources() -> Generator[None]:
     """Write what the app was made of while it was loaded, so that other changes are ignored."""
     path = os.environ.pop(SOURCES, "")
     if not path:
