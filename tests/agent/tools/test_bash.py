@@ -116,7 +116,8 @@ def test_input_is_closed() -> None:
 
 
 def test_the_environment_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A login shell reads a profile: an empty one.
+    for name in (".profile", ".bash_profile", ".bashrc"):
+        (tmp_path / name).write_text("echo from a profile")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TREADLE_TEST_SECRET", "s3cret")
     inherited = seen(run("echo $TREADLE_TEST_SECRET"))

@@ -97,7 +97,7 @@ def bash_tool(
     env: Mapping[str, str] | None = None,
     requires_approval: bool | Callable[[Args], bool] = False,
 ) -> AnyTool:
-    """Return a tool that runs commands in ``bash -lc``.
+    """Return a tool that runs commands in ``bash -c``.
 
     ``timeout`` is of a command whose call does not say, in seconds, up to 600. ``policy`` gets
     each command and returns why it must not run, or ``None``. ``env`` replaces the environment

@@ -1,6 +1,6 @@
 """A shell command in a process group of its own, which ends whatever happens.
 
-    worker ──runs──> bash -lc COMMAND      leader of the group; input closed, output to one pipe
+    worker ──runs──> bash -c COMMAND       leader of the group; input closed, output to one pipe
        └───runs──> guard                   waits at a pipe; when it breaks, the worker is dead,
                                            and the guard kills the group
 
@@ -119,7 +119,10 @@ async def run_command(
     timeout_s: float,
     output_bytes_max: int,
 ) -> Ran:
-    """Run the command in a login shell until it ends or a bound is reached.
+    """Run the command in a shell until it ends or a bound is reached.
+
+    It reads no profile: that takes its time at each command, and what a profile starts and a
+    killed shell leaves half done (a lock, say) would hold up the commands after it.
 
     However this returns, also cancelled: no process of the group is left.
     """
@@ -135,7 +138,7 @@ async def run_command(
             guard = await Guard.start()
             shell = await asyncio.create_subprocess_exec(
                 "bash",
-                "-lc",
+                "-c",
                 command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
