@@ -96,7 +96,7 @@ def test_what_may_have_been_paid_waits_for_a_person(settings: Settings, tmp_path
             async with asyncio.timeout(PATIENCE_S):
                 while (view := await run.get()).status != "parked":
                     await asyncio.sleep(0.02)
-            assert any("decide about pay" in note.text for note in view.notes), view.notes
+            assert any("asks has pay(" in note.text for note in view.notes), view.notes
             answer = {"call_id": "pay0", "verdict": "answer", "text": "It was paid: 100."}
             await run.send("pay", answer, kind="reply", id="answer-1")
             assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}

@@ -151,7 +151,7 @@ def test_a_question_of_a_sub_agent_waits_without_a_worker_and_its_answer_reaches
             async with asyncio.timeout(PATIENCE_S):
                 while (view := await run.get()).status != "parked":
                     await asyncio.sleep(0.02)
-            assert any("decide about ask_human" in note.text for note in view.notes), view.notes
+            assert any("asks From which account?" in note.text for note in view.notes), view.notes
             first.kill()
             await place.ended(first)
             reply = {"call_id": "q", "verdict": "answer", "text": "None."}

@@ -26,6 +26,7 @@ from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import NOTHING, Entry
 from treadle.worker.agent.core.state import State, fold
+from treadle.worker.agent.core.stops import OF_STEP
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.ledger import RunLedger
@@ -155,7 +156,7 @@ class AgentHandler:
             desk,
             emitter,
             ctx.now_ms,
-            limit=ctx.wrap_up,
+            limit=OF_STEP.get(ctx.wrap_up, ctx.wrap_up),
             iteration=ctx.iteration,
             is_retried=True,
         )
