@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import time
 from typing import Any
 
@@ -26,10 +27,14 @@ from tests.agent.run.family import (
 )
 from tests.agent.run.stage import Log, Stage, can_go_on, until
 
+from treadle.sdk import chunks
 from treadle.sdk.errors import UserError
 from treadle.worker.agent.agent import Agent
+from treadle.worker.agent.core.budget import Budget
+from treadle.worker.agent.core.checkpoints import checkpoint
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.hooks import Hooks
+from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.ports import MemoryInbox, Reply
 from treadle.worker.agent.testing import error, stall_after, text, tool_use, turn
 from treadle.worker.agent.tools.declaring import tool
@@ -254,6 +259,95 @@ def test_a_sub_agent_that_waits_does_not_hold_the_others_up() -> None:
     asyncio.run(go())
 
 
+def test_the_time_in_which_a_sub_agent_waits_for_people_is_no_time_of_the_run() -> None:
+    async def go() -> None:
+        inbox, now = MemoryInbox(), [1_000]
+        clock = {"clock": lambda: now[0], "inbox": inbox}
+
+        def search(request: Any, n: int) -> Any:
+            return turn(tool_use("pay", {"cents": 1}, "pay")) if n == 0 else find(request, n)
+
+        async with Stage(family(lead=two, search=search)) as stage:
+            searcher = agent(stage, "search", tools=[paying(Log())])
+            budget = Budget(max_duration=datetime.timedelta(minutes=10))
+            lead = agent(stage, "lead", subagents=[searcher], budget=budget)
+            result = await stage.run(lead, **clock)
+            assert [ask.id for ask in result.asks] == ["a/pay", "b/pay"]
+            for ask in result.asks:
+                now[0] += 86_400_000
+                inbox.reply(Reply(call_id=ask.id, verdict="approve", args_hash=ask.args_hash))
+                result = await stage.run(lead, "", state=result.state, **clock)
+            assert result.stop_reason == "completed", result.detail
+            assert result.state.elapsed_ms(now[0]) == 0
+
+    asyncio.run(go())
+
+
+def test_an_answer_that_cannot_be_taken_goes_back_with_the_question_of_the_sub_agent() -> None:
+    async def go() -> None:
+        inbox = MemoryInbox()
+
+        def search(request: Any, n: int) -> Any:
+            return turn(tool_use("pay", {"cents": 1}, "pay")) if n == 0 else find(request, n)
+
+        async with Stage(family(lead=two, search=search)) as stage:
+            searcher = agent(stage, "search", tools=[paying(Log())])
+            lead = agent(stage, "lead", subagents=[searcher])
+            result = await stage.run(lead, inbox=inbox)
+            inbox.reply(Reply(call_id="a/pay", verdict="approve", args_hash="another"))
+            result = await stage.run(lead, "", state=result.state, inbox=inbox)
+            problems = {ask.id: ask.problem for ask in result.asks}
+            assert "hash another" in problems["a/pay"] and problems["b/pay"] == ""
+            (refused,) = stage.named("agent_run.answer_refused")
+            assert refused.fields["id"] == "a/pay"
+
+    asyncio.run(go())
+
+
+def test_sub_agents_of_an_agent_that_may_only_read_may_only_read() -> None:
+    async def go() -> None:
+        log = Log()
+
+        @tool
+        async def write() -> str:
+            """Write."""
+            log("written")
+            return "written"
+
+        def search(request: Any, n: int) -> Any:
+            return turn(tool_use("write", {}, "w")) if n == 0 else find(request, n)
+
+        async with Stage(family(lead=two, search=search)) as stage:
+            searcher = agent(stage, "search", tools=[write])
+            lead = agent(stage, "lead", subagents=[searcher], policy=Policy(read_only=True))
+            for reader in (lead, agent(stage, "lead", subagents=[searcher]).read_only()):
+                result = await stage.run(reader)
+                assert result.stop_reason == "completed" and log.lines == []
+            first, *_, last = asked(stage, "search")
+            assert "write" in first.tool_names and "write" not in last.tool_names
+
+    asyncio.run(go())
+
+
+def test_the_words_of_sub_agents_are_no_words_of_the_agent_for_those_who_watch() -> None:
+    async def go() -> None:
+        said: list[Any] = []
+
+        def say(chunk: Any) -> int:
+            said.append(chunk)
+            return len(said)
+
+        async with Stage(family(lead=two, search=find)) as stage:
+            lead = agent(stage, "lead", subagents=[agent(stage, "search")])
+            await stage.run(lead, on_event=Narrator(say))
+            words = "".join(each.text for each in said if isinstance(each, chunks.Text))
+            assert words.startswith("a and b: ")
+            tools = [each.id for each in said if isinstance(each, chunks.ToolEnded)]
+            assert sorted(tools) == ["a", "b"]
+
+    asyncio.run(go())
+
+
 def test_handing_a_task_on_may_itself_need_approval() -> None:
     async def go() -> None:
         from treadle.worker.agent.tools.policy import Ask
@@ -292,6 +386,21 @@ def test_steering_is_for_the_agent_and_heard_when_its_sub_agents_have_ended() ->
             await stage.run(lead, inbox=inbox)
             assert "Mind the gap." in asked(stage, "lead")[1].last_text
             assert all("gap" not in str(each.body) for each in asked(stage, "search"))
+
+    asyncio.run(go())
+
+
+def test_what_sub_agents_store_is_of_the_same_kinds_for_those_who_look_at_checkpoints() -> None:
+    async def go() -> None:
+        async with Stage(family(lead=two, search=find)) as stage:
+            await stage.run(agent(stage, "lead", subagents=[agent(stage, "search")]))
+            state, kinds = State(), list[str]()
+            for number, entry in enumerate(stage.entries):
+                made, state = checkpoint(number, 0, 1, [entry], state)
+                kinds.append(made.kind)
+            assert kinds.count("llm_response") == stage.fake.count == 4
+            assert kinds.count("final") == 3
+            assert "turn_end" in kinds
 
     asyncio.run(go())
 

@@ -278,7 +278,7 @@ class Agent(Generic[Out]):
         """Return the agent without the tools that may change something.
 
         It is offered only those declared ``read_only`` and those named in ``unless``, and its
-        policy denies every other call, whatever the model proposes.
+        policy denies every other call, whatever the model proposes; so it is with its sub-agents.
         """
         policy = replace(self.policy, read_only=True, unless=self.policy.unless | unless)
         reader = copy.copy(self)
@@ -290,6 +290,8 @@ class Agent(Generic[Out]):
             for name, tool in self.tools.items()
             if tool.read_only or name in policy.unless
         }
+        reader._delegates = tuple(agent.read_only(policy.unless) for agent in self._delegates)
+        reader.subagents = {agent.name: Subagent(agent) for agent in reader._delegates}
         return reader
 
     async def prepared(self, **changes: Any) -> Equipment:
@@ -427,8 +429,10 @@ class Agent(Generic[Out]):
         return bool(self._toolbox)
 
     async def disconnect(self) -> None:
-        """End what this event loop has open to the agent's MCP servers; a later run reconnects."""
+        """End what this event loop has open to MCP servers; a later run reconnects."""
         await self._toolbox.close()
+        for agent in self._delegates:
+            await agent.disconnect()
 
     async def close(self) -> None:
         """Close the connections to MCP servers, and those of the models.

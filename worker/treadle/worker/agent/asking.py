@@ -46,7 +46,8 @@ async def ask(equipment: Equipment, driver: Driver, calls: tuple[ToolCall, ...])
         entry = await _taken(equipment, driver, call, letter)
         await driver.append(entry)
         if isinstance(entry, Refused):
-            driver.emitter.emit("agent_run.answer_refused", id=call.id, problem=entry.problem)
+            id = address(driver.emitter.path, call.id)
+            driver.emitter.emit("agent_run.answer_refused", id=id, problem=entry.problem)
         answered = answered or isinstance(entry, Replied)
     return answered or await _unanswered(equipment, driver, calls)
 
@@ -85,7 +86,8 @@ async def _unanswered(equipment: Equipment, driver: Driver, calls: tuple[ToolCal
             risen.setdefault(level, []).append(call.id)
     for level, ids in sorted(risen.items()):
         to = driver.state.asking[ids[0]].levels[level - 1].to
-        driver.emitter.emit("agent_run.escalated", ids=ids, level=level, to=to)
+        named = [address(driver.emitter.path, id) for id in ids]
+        driver.emitter.emit("agent_run.escalated", ids=named, level=level, to=to)
         await driver.append(Escalated(at_ms=now_ms, call_ids=tuple(ids), level=level))
     if expired:
         await driver.append(*expired)

@@ -126,11 +126,10 @@ class Equipment:
         # What an agent may do to the world is the policy's; the runtime's own tools do nothing.
         if call.name in OWN_TOOLS and call.name not in self.policy.forbidden:
             return _question(call) if call.name == ASK_HUMAN else call
-        tool = self.tools.get(call.name)
+        tool = self._tool(call.name)
         call = _decided(call, *self.policy.decide(call, state, used=used, tool=tool))
         before = self.hooks.before_tool_call
-        checked: Any = tool or self.subagents.get(call.name)
-        if before is None or checked is None or call.decision not in _ALLOWED:
+        if before is None or tool is None or call.decision not in _ALLOWED:
             return call
         returned = await hooking.call(before, call)
         if returned is None:
@@ -140,8 +139,12 @@ class Equipment:
         changed = msgspec.structs.replace(
             call, input=returned, args_hash=args_hash(returned), decision="execute", reason=""
         )
-        changed = check_arguments(changed, checked)
+        changed = check_arguments(changed, tool)
         return _decided(changed, *self.policy.decide(changed, state, used=used, tool=tool))
+
+    def _tool(self, name: str) -> Any:
+        """Return what the name stands for, a tool or a sub-agent, or ``None``."""
+        return self.tools.get(name) or self.subagents.get(name)
 
     async def judge_edited(
         self, state: State, call: ToolCall, given: Mapping[str, Any]
@@ -151,7 +154,7 @@ class Equipment:
         Its decision is ``execute``, or ``reason`` says what is wrong with them. That they need an
         approval is no objection: they have one.
         """
-        tool = self.tools.get(call.name)
+        tool = self._tool(call.name)
         if tool is None:
             return _decided(call, "invalid", f"There is no tool {call.name!r} any more.")
         try:

@@ -44,7 +44,12 @@ class Narrator:
         """Index of the text block that was said last, in the present answer."""
 
     def __call__(self, event: AgentEvent) -> None:
-        """Say what an event tells, if watchers are told of it."""
+        """Say what an event tells, if watchers are told of it.
+
+        Of sub-agents only what they ask people: their words are no words of the agent.
+        """
+        if event.path and event.name != "agent_run.waiting":
+            return
         fields = event.fields
         match event.name:
             case "agent.message.delta":

@@ -8,6 +8,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from treadle.sdk.asks import Ask
+from treadle.worker.agent.core import nested
 from treadle.worker.agent.core.asks import asks
 from treadle.worker.agent.core.budget import Counters
 from treadle.worker.agent.core.calls import ToolCall
@@ -44,7 +45,7 @@ class AgentResult(Generic[Out]):
     @property
     def asks(self) -> tuple[Ask, ...]:
         """The same, as a client sees it of a durable run."""
-        return asks(self.state.asking, self.waiting_for)
+        return asks(nested.asking(self.state), self.waiting_for)
 
     def unwrap(self) -> Any:
         """Return the output of a completed run; raise ``AgentStopped`` otherwise."""

@@ -95,6 +95,14 @@ class Subagent:
             name=self.name, description=self.description, input_schema=self.input_schema
         )
 
+    read_only = True
+    """Handing a task on changes nothing; what the sub-agent may do, its caller's policy bounds."""
+
+    def needs_approval(self, proposed: Mapping[str, Any]) -> bool:
+        """Return false: only the policy's rule may want a person to agree."""
+        del proposed
+        return False
+
     def bind(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as they are; raise ``ArgumentFaults`` if they do not fit."""
         self.arguments.validate(proposed)
@@ -114,11 +122,10 @@ class Subagent:
         that one's.
         """
         own = self._agent.equipment()
-        forbidden = own.policy.forbidden | outer.policy.forbidden
         return dataclasses.replace(
             own,
             deps=outer.deps,
-            policy=dataclasses.replace(own.policy, forbidden=forbidden),
+            policy=own.policy.within(outer.policy),
             prices=own.prices or outer.prices,
             run=outer.run,
             # Part of each idempotency key: calls of two sub-agents may have the same id.

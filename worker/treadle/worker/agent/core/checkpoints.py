@@ -19,11 +19,13 @@ from treadle.worker.agent.core.entries import (
     Noted,
     Opened,
     Replied,
+    RoundEnded,
     Settled,
     Started,
     Stopped,
     TurnEnded,
     Wasted,
+    innermost,
 )
 from treadle.worker.agent.core.state import State, fold, tool_uses
 
@@ -100,14 +102,18 @@ def checkpoint(
         size_bytes=size_bytes,
         about=about,
         entries=tuple(str(type(entry).__struct_config__.tag) for entry in entries),
-        begun=tuple(
-            started.name for id, started in after.started.items() if id not in after.results
-        ),
+        begun=_begun(after),
     )
     return made, after
 
 
+def _begun(state: State) -> tuple[str, ...]:
+    own = [started.name for id, started in state.started.items() if id not in state.results]
+    return (*own, *(name for child in state.children.values() for name in _begun(child)))
+
+
 def _kind(entries: Sequence[Entry]) -> tuple[CheckpointKind, str]:
+    entries = [innermost(entry) for entry in entries]  # A sub-agent's are of the same kinds.
     noted = [entry.field for entry in entries if isinstance(entry, Noted)]
     for entry in reversed(entries):
         match entry:
@@ -130,6 +136,8 @@ def _kind(entries: Sequence[Entry]) -> tuple[CheckpointKind, str]:
                 return "model_failure", ""
             case TurnEnded():
                 return "turn_end", ""
+            case RoundEnded():
+                return "turn_end", "sub-agents"
             case Stopped():
                 kind: CheckpointKind = "human_pause" if entry.reason == "needs_human" else "final"
                 return kind, entry.reason

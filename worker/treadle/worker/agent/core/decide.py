@@ -258,7 +258,7 @@ def _settle(
 
 
 def _delegate(spec: AgentSpec, state: State, action: Advance, now_ms: int, limit: str) -> Action:
-    bound = limit or reached(spec.budget, state.used, now_ms - state.opened_ms)
+    bound = limit or reached(spec.budget, state.used, state.elapsed_ms(now_ms))
     if not bound or state.is_round_open:
         return action  # A turn that has begun is ended first: its answer is paid for.
     reason = msgspec.convert(bound, StopReason)

@@ -284,6 +284,11 @@ DURABLE = (
 
 def is_durable(entry: Entry) -> bool:
     """True for an entry that is stored at once."""
+    return isinstance(innermost(entry), DURABLE)
+
+
+def innermost(entry: Entry) -> Entry:
+    """Return the entry as the agent has it in which it happened."""
     while isinstance(entry, Nested):
         entry = entry.entry
-    return isinstance(entry, DURABLE)
+    return entry

@@ -39,6 +39,7 @@ from treadle.worker.agent.core.entries import (
     Switched,
     TurnEnded,
     Wasted,
+    innermost,
 )
 from treadle.worker.agent.core.notes import RunJournal
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, Versions
@@ -131,8 +132,15 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The turn's calls that have no result yet."""
         return tuple(call for call in self.calls if call.id not in self.results)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while people are asked about a call of the turn, a sub-agent's included."""
+        return bool(self.asking) or any(child.is_waiting for child in self.children.values())
+
     def elapsed_ms(self, now_ms: int) -> int:
         """Return how long the run has been at work; waiting for people is none."""
+        if self.is_waiting and self.waiting_since_ms:
+            now_ms = self.waiting_since_ms
         return now_ms - self.opened_ms - self.waited_ms
 
     def has_reply(self, call_id: str) -> bool:
@@ -308,8 +316,13 @@ def _nested(state: State, entry: Nested) -> State:
     """Apply an entry of a sub-agent; what it used, this agent has used."""
     before = state.children.get(entry.call_id, State())
     after = apply(before, entry.entry)
+    # The family waits for people since the last that any of it has done.
+    is_answer = isinstance(innermost(entry), Replied)
+    waited_ms = _between(state.waiting_since_ms, entry.at_ms) if is_answer else 0
     return _with(
         state,
+        waited_ms=state.waited_ms + waited_ms,
+        waiting_since_ms=entry.at_ms,
         used=state.used + (after.used - before.used),
         children={**state.children, entry.call_id: after},
         is_round_open=True,

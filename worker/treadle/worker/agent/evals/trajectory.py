@@ -123,7 +123,7 @@ def trajectory(entries: Sequence[Entry]) -> Trajectory:
         elif turns and isinstance(entry, (Judged, Replied, Settled)):
             turns[-1].add(entry)
     stop = state.stopped
-    is_waiting = stop is None and bool(state.asking)
+    is_waiting = stop is None and state.is_waiting
     if is_waiting:
         trace.append("stop")
     return Trajectory(

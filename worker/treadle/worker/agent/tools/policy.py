@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -50,6 +50,18 @@ class Policy:
     max_calls_per_tool: Mapping[str, int] = field(default_factory=dict[str, int])
     """Most executed calls of a tool in a run."""
     rule: Rule | None = None
+
+    def within(self, outer: Policy) -> Policy:
+        """Return the policy of a sub-agent of an agent with ``outer``: what that forbids, too."""
+        unless = self.unless
+        if outer.read_only:
+            unless = self.unless & outer.unless if self.read_only else outer.unless
+        return replace(
+            self,
+            forbidden=self.forbidden | outer.forbidden,
+            read_only=self.read_only or outer.read_only,
+            unless=unless,
+        )
 
     def decide(
         self,
