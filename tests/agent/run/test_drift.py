@@ -91,7 +91,7 @@ def test_a_durable_run_waits_for_a_person_when_its_agent_has_changed(settings: S
 
             async with serving("Be polite.") as client:
                 await client.start("drifting", "Go.", id="drift")
-                await noted(client, "ask_human")
+                await noted(client, "asks ?")
             async with serving("Be rude.") as client:
                 reply = {"call_id": "q", "verdict": "answer", "text": "Yes."}
                 await client.handle("drift").send("loop", reply, kind="reply", id="r")
