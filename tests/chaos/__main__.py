@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 from tests.chaos.plants import PLANTS
 from tests.chaos.trial import Report, Trial
-from tests.crash.nursery import Nursery
 from tests.crash.stage import open_stage
+from tests.nursery import ENGINES, Nursery
 
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
@@ -34,7 +34,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.plant:
         os.environ["CRASH_PLANT"] = asked.plant
-    nursery = Nursery()
+    nursery = Nursery(*ENGINES)
     try:
         reports = [
             play(nursery, seed, asked.seconds, message_ids=seed % 2 == 0)

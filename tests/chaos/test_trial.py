@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.chaos.schedule import schedule
 from tests.chaos.trial import Trial
-from tests.crash.nursery import Nursery
 from tests.crash.stage import open_stage
+from tests.nursery import ENGINES, Nursery
 
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
@@ -36,7 +36,7 @@ def test_every_promise_holds_in_a_short_trial(
         assert report.committed > 100
         assert sum(report.faults.values()) == len(schedule(SEED, SECONDS, 1.0))
 
-    nursery = Nursery()
+    nursery = Nursery(*ENGINES)
     try:
         asyncio.run(play())
     finally:

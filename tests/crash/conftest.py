@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.crash.nursery import Nursery
 from tests.crash.stage import Stage, open_stage
+from tests.nursery import ENGINES, Nursery
 
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
@@ -26,7 +26,7 @@ def message_ids(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """What starts the processes of this test process."""
-    made = Nursery()
+    made = Nursery(*ENGINES)
     yield made
     made.close()
 

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import secrets
+import sys
 import time
 from datetime import timedelta
 
@@ -112,7 +113,8 @@ async def _engine(settings: Settings, name: str, ack_wait_s: float) -> None:
     await Engine(settings, name=name, event_ack_wait_s=ack_wait_s).run()
 
 
-def main(role: str) -> None:
+def main() -> None:
+    role = sys.argv[1]
     logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s", level=logging.INFO)
     if plant := os.environ.get("CRASH_PLANT"):
         importlib.import_module("tests.chaos.plants").PLANTS[plant]()
@@ -123,3 +125,7 @@ def main(role: str) -> None:
     else:
         effects = EffectLog(os.environ["CRASH_EFFECTS"])
         serve(make_worker(name, effects, ack_wait_s), settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.crash.nursery import Nursery, Order
+from tests.nursery import Nursery
 
 _POLL_S = 0.005
 _WAIT_S = 20.0
@@ -27,29 +27,29 @@ class Process:
     """An engine or a worker."""
 
     def __init__(
-        self, nursery: Nursery, role: str, name: str, env: Mapping[str, str], log: Path
+        self,
+        nursery: Nursery,
+        role: str,
+        name: str,
+        env: Mapping[str, str],
+        log: Path,
+        module: str = "tests.crash.member",
     ) -> None:
         self.role = role
         self.name = name
         self.log = log
         log.touch()
-        self.pid = nursery.start(Order(role, dict(env), str(log)))
+        self._forked = nursery.start(module, role, env=env, log=log)
+        self.pid = self._forked.pid
 
     @property
     def is_running(self) -> bool:
-        return self._state() not in ("", "Z", "X")
+        return self._forked.state not in ("", "Z", "X")
 
     @property
     def is_stopped(self) -> bool:
         """True while the process is stopped by SIGSTOP."""
-        return self._state() == "T"
-
-    def _state(self) -> str:
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return ""
-        return stat.rpartition(")")[2].split()[0]
+        return self._forked.state == "T"
 
     def kill(self) -> None:
         """End it as a crash would, also while it is stopped; return when it is gone."""

@@ -14,8 +14,8 @@ from tests.crash import audit
 from tests.crash.chain import TASK_TYPE, Baton, seed
 from tests.crash.evidence import Evidence, Recorder
 from tests.crash.namespace import Namespace
-from tests.crash.nursery import Nursery
 from tests.crash.process import Process, wait_until
+from tests.nursery import Nursery
 
 from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client, RunHandle, Workflow, WorkflowDefinition

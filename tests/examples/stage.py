@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.nursery import agents
 
 from treadle.sdk.client import Client
 from treadle.sdk.settings import Settings
@@ -39,10 +39,10 @@ def play(
             "NO_PROXY": "127.0.0.1",
             **variables,
         }
-        command = [sys.executable, "-m", "treadle.cli", "worker", str(EXAMPLES / example)]
         async with local(url=settings.url, namespace=settings.namespace) as client:
-            with log.open("wb") as output:
-                process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+            process = agents().start(
+                "treadle.cli", "worker", str(EXAMPLES / example), env=env, log=log, is_alone=True
+            )
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await _registered(client, workflow)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.nursery import agents
 
 from treadle.sdk.client import Client, RunHandle
 from treadle.sdk.errors import RunFailed
@@ -68,10 +69,10 @@ def investigated(
             TREADLE_REFUND_MODEL="anthropic:claude-test",
             NO_PROXY="127.0.0.1",
         )
-        command = [sys.executable, "-m", "treadle.cli", "worker", str(EXAMPLE)]
         async with local(url=settings.url, namespace=settings.namespace) as client:
-            with log.open("wb") as output:
-                process = subprocess.Popen(command, env=given, stdout=output, stderr=output)
+            process = agents().start(
+                "treadle.cli", "worker", str(EXAMPLE), env=given, log=log, is_alone=True
+            )
             try:
                 await until(lambda: is_registered(client))
                 run = await client.start("refund-investigation", INPUT)

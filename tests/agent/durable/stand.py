@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from tests.nursery import Forked, agents
 
 from treadle.engine import Engine
 from treadle.engine.topology import ensure_topology
@@ -33,15 +32,12 @@ class Stand:
         self.fake = fake
         self.client = client
         self._directory = directory
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Forked] = []
         self.ledger = directory / "ledger.jsonl"
 
-    def worker(
-        self, failpoints: str = "", module: str = "member", **settings: str
-    ) -> subprocess.Popen[bytes]:
+    def worker(self, failpoints: str = "", module: str = "member", **settings: str) -> Forked:
         """Start a worker: a module of this folder, with these variables besides."""
         env = {
-            **os.environ,
             "TREADLE_NATS_URL": self.settings.url,
             "TREADLE_NAMESPACE": self.settings.namespace,
             "TREADLE_FAILPOINTS": failpoints,
@@ -50,14 +46,12 @@ class Stand:
             "PAY_NAME": f"worker-{len(self._workers)}",
             **settings,
         }
-        log = (self._directory / f"worker-{len(self._workers)}.log").open("wb")
-        command = [sys.executable, "-m", f"tests.agent.durable.{module}"]
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-        log.close()
+        log = self._directory / f"worker-{len(self._workers)}.log"
+        process = agents().start(f"tests.agent.durable.{module}", env=env, log=log)
         self._workers.append(process)
         return process
 
-    async def ended(self, process: subprocess.Popen[bytes]) -> int:
+    async def ended(self, process: Forked) -> int:
         """Wait for a process to end."""
         return await asyncio.to_thread(process.wait, PATIENCE_S)
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.nursery import Forked, agents
 
 from treadle.engine import Engine
 from treadle.engine.topology import ensure_topology
@@ -49,7 +47,7 @@ class Stand:
     def __init__(self, settings: Settings, fake: FakeAnthropic, directory: Path) -> None:
         self._settings = settings
         self._directory = directory
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Forked] = []
         self._engine: tuple[Engine, asyncio.Task[None]] | None = None
         self.fake = fake
         self.client: Client
@@ -66,11 +64,10 @@ class Stand:
             await self._engine[1]
             self._engine = None
 
-    def worker(self, **times: float) -> subprocess.Popen[bytes]:
+    def worker(self, **times: float) -> Forked:
         """Start a cashier."""
         name = f"cashier-{len(self._workers)}"
         env = {
-            **os.environ,
             "TREADLE_NATS_URL": self._settings.url,
             "TREADLE_NAMESPACE": self._settings.namespace,
             "ANTHROPIC_BASE_URL": self.fake.base_url,
@@ -78,9 +75,8 @@ class Stand:
             "CASHIER_NAME": name,
             **{f"CASHIER_{key.upper()}": str(value) for key, value in times.items()},
         }
-        with (self._directory / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "tests.agent.durable.cashier"]
-            process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        log = self._directory / f"{name}.log"
+        process = agents().start("tests.agent.durable.cashier", env=env, log=log)
         self._workers.append(process)
         return process
 

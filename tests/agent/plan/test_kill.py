@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -27,6 +24,7 @@ from tests.agent.plan.stage import (
     playing,
     verdict,
 )
+from tests.nursery import Forked, agents
 
 from treadle.sdk import Client, Workflow
 from treadle.sdk.client import RunHandle
@@ -74,7 +72,7 @@ class Stand:
         self.client = client
         self._settings = settings
         self._logs = logs
-        self._doomed: subprocess.Popen[bytes] | None = None
+        self._doomed: Forked | None = None
         self._model = AnthropicModel("claude-test", base_url=fake.base_url, api_key="k")
         self._worker = Worker()
         self._running: asyncio.Task[None] | None = None
@@ -88,15 +86,13 @@ class Stand:
     async def killed(self, failpoints: str) -> None:
         """Start a worker process, and wait until it has killed itself there."""
         env = {
-            **os.environ,
             "TREADLE_NATS_URL": self._settings.url,
             "TREADLE_NAMESPACE": self._settings.namespace,
             "TREADLE_FAILPOINTS": failpoints,
             "ANTHROPIC_BASE_URL": self.fake.base_url,
         }
-        command = [sys.executable, "-m", "tests.agent.plan.member"]
-        with (self._logs / "worker.log").open("wb") as log:
-            self._doomed = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        log = self._logs / "worker.log"
+        self._doomed = agents().start("tests.agent.plan.member", env=env, log=log)
         assert await asyncio.to_thread(self._doomed.wait, 45) == -9
 
     def follow(self, changed: str = "") -> None:

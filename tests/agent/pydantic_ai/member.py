@@ -61,10 +61,13 @@ def clerk() -> Agent[None, Receipt]:
     return agent
 
 
-def main(role: str) -> None:
+def main() -> None:
     """Be a worker."""
-    assert role == "worker"
     logging.basicConfig(level=logging.INFO)
     worker = Worker(os.environ["CLERK_NAME"])
     worker.handler("clerk-agent")(adapter.serve(clerk()))
     serve(worker, Settings.from_env())
+
+
+if __name__ == "__main__":
+    main()

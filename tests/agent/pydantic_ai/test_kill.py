@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.crash.nursery import Nursery
 from tests.crash.process import Process, wait_until
+from tests.nursery import Nursery
 
 from treadle.engine import Engine
 from treadle.engine.topology import ensure_topology
@@ -51,7 +51,7 @@ def play(request: RecordedRequest) -> Turn:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    made = Nursery("tests.agent.pydantic_ai.member")
+    made = Nursery("pydantic_ai.models.anthropic", "treadle.worker.agent.pydantic_ai")
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ class Stand:
             "CLERK_NAME": name,
         }
         log = self._directory / f"{name}.log"
-        process = Process(self._nursery, "worker", name, env, log)
+        process = Process(self._nursery, "worker", name, env, log, "tests.agent.pydantic_ai.member")
         self._workers.append(process)
         return process
 

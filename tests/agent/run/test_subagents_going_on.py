@@ -260,14 +260,16 @@ scripts = st.builds(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(scripts)
-def test_a_family_cut_after_any_stored_batch_goes_on_to_the_same_end(script: Script) -> None:
+@given(scripts, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=2))
+def test_a_family_cut_after_any_stored_batch_goes_on_to_the_same_end(
+    script: Script, places: list[float]
+) -> None:
     async def go() -> None:
         whole = Family(script)
         end = outcome(await whole.run())
         assert whole.asked == counted(whole.stored).steps
         assert len(whole.ran) == len(set(whole.ran))
-        for cut in range(1, len(whole.batches) + 1):
+        for cut in {1 + int(place * len(whole.batches)) for place in places}:
             family = whole.cut(cut)
             known, before = counted(family.stored).steps, settled_keys(family.stored)
             assert outcome(await family.run()) == end, f"cut after batch {cut}"
