@@ -63,7 +63,7 @@ async def talking(
     workflow.agent_loop("answer", "order-agent", max_iterations=20, retry=retry)
     with FakeAnthropic(turns) as fake:
         model = AnthropicModel("claude-test", base_url=fake.base_url, api_key="none")
-        agent = Agent("orders", model=model, tools=[read_order], **options)
+        agent = Agent("orders", model=model, **{"tools": [read_order]} | options)
         worker = Worker("w")
         worker.agent("order-agent", agent)
         place = {"url": settings.url, "namespace": settings.namespace}

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.agent.run.stage import Stage, said
+from tests.agent.run.stage import Stage, blocks, said
 
 from treadle.sdk import Client, Workflow
 from treadle.sdk.settings import Settings
@@ -25,6 +25,12 @@ from treadle.worker.agent.tools.declaring import tool
 async def look() -> str:
     """Look."""
     return "seen"
+
+
+@tool(idempotent=True)
+async def add(a: int) -> int:
+    """Add."""
+    return a
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,41 @@ def test_a_state_of_an_older_agent_stops_with_the_reason_until_a_message_accepts
             assert "And now?" in said(stage.fake.requests[-1].messages[-1])
             again = await stage.run(new, "Once more.", state=accepted.state)
             assert again.output == "three", "accepted once is accepted"
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("others", [[], [add]])
+def test_a_tool_that_was_taken_away_stays_declared_as_the_transcript_names_it(
+    others: list[Any],
+) -> None:
+    async def go() -> None:
+        async with Stage([turn(tool_use("look", {}, id="l")), turn(text("one"))]) as stage:
+            first = await stage.run(stage.agent(tools=[look, *others], journal=False))
+            without = stage.agent(tools=others, journal=False)
+            stopped = await stage.run(without, "Look again.", state=first.state)
+            assert stopped.stop_reason == "needs_human"
+            stage.fake.extend(turn(tool_use("look", {}, id="m")), turn(text("two")))
+            accepted = await stage.run(without, "Look again.", state=stopped.state)
+            assert accepted.output == "two"
+            third, fourth = stage.fake.requests[2:]
+            for request in (third, fourth):
+                assert next(use["id"] for use in blocks(request, "tool_use")) == "l"
+                declared = {each["name"]: each["description"] for each in request.body["tools"]}
+                assert list(declared) == [*(each.name for each in others), "look"]
+                assert "not available any more" in declared["look"]
+            assert "There is no tool 'look', so nothing ran." in fourth.tool_results["m"]
+            assert accepted.used.tool_calls == 1
+            # The tool is given back: its own description stands, and it runs.
+            stage.fake.extend(turn(tool_use("look", {}, id="n")), turn(text("three")))
+            back = stage.agent(tools=[look, *others], journal=False)
+            asked = await stage.run(back, "Once more.", state=accepted.state)
+            again = await stage.run(back, "Once more.", state=asked.state)
+            assert again.output == "three"
+            assert stage.fake.requests[-1].tool_results["n"] == "seen"
+            assert [each["name"] for each in stage.fake.requests[-1].body["tools"]] == [
+                each["name"] for each in stage.fake.requests[0].body["tools"]
+            ]
 
     asyncio.run(go())
 

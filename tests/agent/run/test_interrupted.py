@@ -224,6 +224,24 @@ def test_a_default_that_approves_does_not_let_a_call_run_that_may_have_run() -> 
     asyncio.run(go())
 
 
+def test_a_call_that_had_begun_is_not_said_to_be_unrun_when_the_run_stops_over_it() -> None:
+    async def go() -> None:
+        log = Log()
+        async with Stage([turn(PAY), turn(text("ok"))]) as stage:
+            tools = [paying(log)]
+            state = await dying(stage, stage.agent(tools=tools))
+            changed = stage.agent(tools=tools, instructions="Be quick.")
+            stopped = await going_on(stage, changed, state)
+            assert "the agent's prompt changed" in stopped.detail
+            result = await stage.run(changed, "Go on.", state=stopped.state)
+            assert result.stop_reason == "completed"
+            assert len(log.lines) == 1
+            (content,) = stage.fake.requests[1].tool_results.values()
+            assert "may or may not have taken effect" in content
+
+    asyncio.run(go())
+
+
 def test_a_call_begins_only_after_that_is_stored() -> None:
     async def go() -> None:
         log = Log()

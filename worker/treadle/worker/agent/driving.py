@@ -20,7 +20,7 @@ from treadle.worker.agent import asking, compacting, model_turn, nesting, tool_t
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import compaction, nested
 from treadle.worker.agent.core import decide as deciding
-from treadle.worker.agent.core.budget import calls_left, time_left_ms
+from treadle.worker.agent.core.budget import calls_left, reached, time_left_ms
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import ModelFault, Usage
 from treadle.worker.agent.core.entries import (
@@ -33,6 +33,7 @@ from treadle.worker.agent.core.entries import (
     Switched,
     TurnEnded,
 )
+from treadle.worker.agent.core.request import retired
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.core.telling import overrun_text
@@ -143,6 +144,7 @@ class Driver:
                 text=self.state.text,
                 detail=detail,
                 drifted=versions,
+                retired=retired(self._equipment.spec, self.state),
             )
         )
         self._emitter.emit("agent_run.resume_unsafe", drift=list(drift))
@@ -152,11 +154,13 @@ class Driver:
         self, reason: StopReason, detail: str, fault: ModelFault | None = None
     ) -> Reached:
         """End the run from outside: every open call of the conversation gets an answer."""
+        if reason not in ("cancelled", "timeout"):  # Those do not wait for anything any more.
+            await self.look()
         stopped = Stopped(
             at_ms=self._clock(),
             reason=reason,
             text=self.state.text,
-            detail=detail,
+            detail=self._with_unheard(detail),
             # Its usage was counted when the call failed.
             fault=None if fault is None else msgspec.structs.replace(fault, usage=Usage()),
         )
@@ -262,8 +266,13 @@ class Driver:
     async def _record(self, entries: Sequence[Entry]) -> bool:
         """Append what follows from the state; return whether a turn has ended with it."""
         stop = next((entry for entry in entries if isinstance(entry, Stopped)), None)
-        if stop is not None and await self._reopened(stop, by_hook=True):
-            return True
+        if stop is not None:
+            if await self._reopened(stop, by_hook=True):
+                return True
+            await self.look()
+            told = msgspec.structs.replace(stop, detail=self._with_unheard(stop.detail))
+            entries = [told if entry is stop else entry for entry in entries]
+            stop = told
         ended = next((entry for entry in entries if isinstance(entry, TurnEnded)), None)
         if ended is None:
             before = self.state
@@ -330,6 +339,8 @@ class Driver:
         """Go on instead of ending, if there is something to be heard first."""
         if stop.reason not in ("completed", "needs_human"):
             return False
+        if stop.reason == "completed" and self._has_no_turn_left():
+            return False  # A result that was accepted is not given up for a turn there is not.
         steering = await self.take("steer")
         follow_ups = await self.take("follow_up")
         hooks = self._equipment.hooks
@@ -354,6 +365,19 @@ class Driver:
         await self.flush()
         self._emitter.emit("agent_run.reopened", messages=len(steering) + len(texts))
         return True
+
+    def _has_no_turn_left(self) -> bool:
+        spec, state = self._equipment.spec, self.state
+        if spec.on_limit != "fail":
+            return False  # There is a last answer yet.
+        return reached(spec.budget, state.used, state.elapsed_ms(self._clock())) is not None
+
+    def _with_unheard(self, detail: str) -> str:
+        """Return why the run stops, and how many messages it leaves unheard."""
+        if not (count := self._letters.unheard):
+            return detail
+        what = "1 message to it was" if count == 1 else f"{count} messages to it were"
+        return f"{detail}. {what} not heard" if detail else f"{what} not heard"
 
     async def take(self, kind: LetterKind) -> list[Letter]:
         """Take all of a kind that has arrived and was not heard yet."""

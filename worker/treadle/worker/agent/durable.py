@@ -19,6 +19,7 @@ import msgspec
 
 from treadle.sdk import payload
 from treadle.sdk.asks import ASKS_MAX, Reply, problems
+from treadle.sdk.errors import InvalidPayload
 from treadle.sdk.spending import Spent
 from treadle.worker.agent.core import nested
 from treadle.worker.agent.core.asks import asks, next_ms
@@ -32,6 +33,7 @@ from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
+from treadle.worker.agent.oversize import oversize
 from treadle.worker.agent.ports import Letter
 from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
@@ -82,8 +84,14 @@ class Desk:
         return bool(self.earlier)
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Store the entries as one record."""
-        await self._ctx.append_record(self.record, _encode(list(entries)))
+        """Store the entries as one record.
+
+        Raises ``InvalidPayload``, which fails the step for good, if the server takes none so large.
+        """
+        try:
+            await self._ctx.append_record(self.record, _encode(list(entries)))
+        except InvalidPayload as exc:
+            raise oversize(entries, self._ctx.step, exc) from exc
         self.record += 1
         if self.narrator is not None:
             self.narrator.answered(entries)

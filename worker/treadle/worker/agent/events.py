@@ -129,7 +129,7 @@ def tell_stop(emitter: Emitter, stop: Stopped) -> None:
     """Tell that a run is over, and why."""
     match stop.reason:
         case "completed":
-            emitter.emit("agent_run.completed")
+            emitter.emit("agent_run.completed", **({"detail": stop.detail} if stop.detail else {}))
         case "cancelled":
             emitter.emit("agent_run.cancelled")
         case "failed":

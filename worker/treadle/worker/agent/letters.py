@@ -30,6 +30,11 @@ class Letters:
         return any(letter.kind == "steer" for letter in self._unheard)
 
     @property
+    def unheard(self) -> int:
+        """Words for the agent itself that were read and not taken."""
+        return sum(letter.kind != "reply" for letter in self._unheard)
+
+    @property
     def read_to(self) -> int:
         """Position in the inbox up to which all was read."""
         return self._read_to

@@ -223,6 +223,8 @@ class Stopped(_Entry, frozen=True, tag="stopped", kw_only=True):
     fault: ModelFault | None = None
     drifted: Versions | None = None
     """The agent is another now than when the run began; these are its versions."""
+    retired: tuple[str, ...] = ()
+    """Tools that the conversation names and that agent does not have any more."""
     is_closed: bool = False
     """A sub-agent was ended because the agent that called it ends, or has used up its budget."""
 

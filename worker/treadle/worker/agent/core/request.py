@@ -9,8 +9,11 @@ from __future__ import annotations
 from treadle.worker.agent.core import caching, tokens
 from treadle.worker.agent.core.conversation import Block, ModelRequest
 from treadle.worker.agent.core.entries import Purpose
+from treadle.worker.agent.core.rules import TOOL_NAME
 from treadle.worker.agent.core.spec import AgentSpec, ToolSpec
-from treadle.worker.agent.core.state import State
+from treadle.worker.agent.core.state import State, tool_uses
+
+_RETIRED = "This tool is not available any more: a call of it does nothing. Do not call it."
 
 
 def build_request(spec: AgentSpec, state: State, purpose: Purpose) -> ModelRequest:
@@ -18,7 +21,7 @@ def build_request(spec: AgentSpec, state: State, purpose: Purpose) -> ModelReque
     thinking = state.thinking or spec.thinking
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-        for tool in _tools(spec)
+        for tool in _tools(spec, state)
     ]
     tool_choice: Block | None = None
     if purpose == "final" and tools:
@@ -53,8 +56,32 @@ def context_tokens(state: State) -> int:
     return tokens.context_tokens(state.context_tokens, state.added_chars)
 
 
-def _tools(spec: AgentSpec) -> list[ToolSpec]:
+def retired(spec: AgentSpec, state: State) -> tuple[str, ...]:
+    """Return the tools that the conversation calls and the agent does not have."""
+    uses = (use for message in state.messages for use in tool_uses(message["content"]))
+    called = {use["name"] for use in uses if TOOL_NAME.fullmatch(use["name"])}
+    return tuple(sorted(called.difference(tool.name for tool in _own(spec))))
+
+
+def _own(spec: AgentSpec) -> list[ToolSpec]:
     return [*spec.tools, *([spec.output_tool] if spec.output_tool is not None else [])]
+
+
+def _tools(spec: AgentSpec, state: State) -> list[ToolSpec]:
+    """Return the agent's tools, and after them those that were taken from it meanwhile.
+
+    Some providers refuse a conversation with calls of tools that its request does not have. A
+    call of one of these is judged like any call of an unknown tool: nothing runs.
+    """
+    own = _own(spec)
+    gone = set(state.retired).difference(tool.name for tool in own)
+    return [
+        *own,
+        *(
+            ToolSpec(name=name, description=_RETIRED, input_schema={"type": "object"})
+            for name in sorted(gone)
+        ),
+    ]
 
 
 def _system(spec: AgentSpec, state: State) -> list[Block]:

@@ -47,6 +47,11 @@ from treadle.worker.agent.core.watch import OWN_TOOLS, Watch
 
 _decode_watch = msgspec.json.Decoder(Watch).decode
 
+_BEGUN = (
+    "This call had begun when its worker died, and what came of it is not known: it may or may not "
+    "have taken effect. Look before you issue it again."
+)
+
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What has happened so far in the conversation; of those before it, only their sums."""
@@ -113,6 +118,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
     """Model of the following turns, when it was switched."""
     thinking: ThinkingLevel | None = None
+    retired: tuple[str, ...] = ()
+    """Tools the agent had when the run began, and lost by a change that a person accepted."""
     limit: str = ""
     """The bound at which the last answer was asked for."""
     stopped: Stopped | None = None
@@ -248,8 +255,10 @@ def _heard(state: State, entry: Heard) -> State:
     state = _seen(state, "steer" if entry.source == "steering" else "follow_up", entry.seen)
     stopped = state.stopped
     drifted = stopped.drifted if stopped is not None else None
+    retired = stopped.retired if stopped is not None else ()
     return _with(
         state,
+        retired=tuple(sorted({*state.retired, *retired})),
         stopped=None,
         waited_ms=state.waited_ms + (_between(stopped.at_ms, entry.at_ms) if stopped else 0),
         limit="",
@@ -344,7 +353,7 @@ def _closed(state: State, notes: tuple[str, ...]) -> State:
     if state.answer is None:
         return state
     content: list[Block] = [
-        _result_block(state.results.get(use["id"]) or _unrun(use))
+        _result_block(state.results.get(use["id"]) or _unanswered(state, use))
         for use in tool_uses(state.answer.content)
     ]
     content += [*(earlier.note(note) for note in notes), *state.later]
@@ -367,9 +376,12 @@ def _closed(state: State, notes: tuple[str, ...]) -> State:
     return _said(state, content) if content else state
 
 
-def _unrun(use: Block) -> ToolResult:
+def _unanswered(state: State, use: Block) -> ToolResult:
+    id, name = use["id"], use["name"]
+    if id in state.started:
+        return ToolResult(id=id, name=name, status="cancelled", content=_BEGUN, effect="unknown")
     text = "This call did not run: the run stopped before it."
-    return ToolResult(id=use["id"], name=use["name"], status="skipped", content=text)
+    return ToolResult(id=id, name=name, status="skipped", content=text)
 
 
 def _compacted(state: State, entry: Compacted) -> State:
