@@ -68,7 +68,7 @@ def main() -> None:
         output_type=Receipt,
         budget=Budget(max_steps=8),
     )
-    worker = Worker(os.environ["PAY_NAME"])
+    worker = Worker(os.environ["PAY_NAME"], concurrency=int(os.environ.get("PAY_SLOTS", "64")))
     worker.agent("pay-agent", agent)
     serve(worker, Settings.from_env())
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.crash.process import wait_until
 from tests.nursery import Forked, agents
 
 from treadle.engine import Engine
@@ -33,6 +34,7 @@ class Stand:
         self.client = client
         self._directory = directory
         self._workers: list[Forked] = []
+        self._logs: dict[int, Path] = {}
         self.ledger = directory / "ledger.jsonl"
 
     def worker(self, failpoints: str = "", module: str = "member", **settings: str) -> Forked:
@@ -49,11 +51,25 @@ class Stand:
         log = self._directory / f"worker-{len(self._workers)}.log"
         process = agents().start(f"tests.agent.durable.{module}", env=env, log=log)
         self._workers.append(process)
+        self._logs[process.pid] = log
         return process
 
     async def ended(self, process: Forked) -> int:
         """Wait for a process to end."""
         return await asyncio.to_thread(process.wait, PATIENCE_S)
+
+    async def stopped(self, process: Forked) -> None:
+        """Wait until a process has stopped itself at a failpoint."""
+        await wait_until(f"{process.pid} stops", lambda: process.state == "T", PATIENCE_S)
+
+    async def fenced(self, *processes: Forked) -> None:
+        """Wait until one of the processes has been refused what it wanted to store."""
+
+        def is_fenced() -> bool:
+            logs = (self._logs[process.pid].read_text() for process in processes)
+            return any("reason=fenced" in log for log in logs)
+
+        await wait_until(f"one of {[p.pid for p in processes]} is fenced", is_fenced, PATIENCE_S)
 
     def close(self) -> None:
         """End the workers."""

@@ -162,6 +162,31 @@ def test_two_approvals_in_either_order_each_after_a_kill_pay_once_each(
     asyncio.run(story())
 
 
+def test_what_is_decided_about_a_call_of_one_run_says_nothing_about_another_runs(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Both runs ask about the same ids with the same arguments, at steps of one name."""
+
+    async def story() -> None:
+        async with stand(settings, tmp_path) as place:
+            run = await place.start()
+            other = await place.client.start("payments", "Pay ann and bob.", id="other")
+            asks = await asked(run, "ann", "bob")
+            theirs = await asked(other, "ann", "bob")
+            assert theirs["ann"].args_hash == asks["ann"].args_hash
+            await run.approve("pay", "ann", args_hash=asks["ann"].args_hash, wait_s=20)
+            await run.reject("pay", "bob")
+            assert await run.result(timeout_s=30) == "Done."
+            assert await asked(other, "ann", "bob") == theirs
+            await other.reject("pay", "ann", text="Not twice.")
+            assert await asked(other, "bob") == {"bob": theirs["bob"]}
+            await other.approve("pay", "bob", args_hash=theirs["bob"].args_hash)
+            assert await other.result(timeout_s=30) == "Done."
+            assert place.paid == [("ann", 100), ("bob", 200)]
+
+    asyncio.run(story())
+
+
 def test_a_bad_edit_goes_back_to_its_approver_and_a_good_one_runs(
     settings: Settings, tmp_path: Path
 ) -> None:
