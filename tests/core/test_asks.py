@@ -70,6 +70,7 @@ def test_a_wait_that_is_over_at_once_names_its_asks_all_the_same() -> None:
     walk = StepWalk(LOOP)
     task = walk.wait(due_in_ms=-1, asks=ASKS)
     assert task.asked == walk.events
+    assert walk.wait(due_in_ms=-1).asked == 0, "the next one asks nothing"
 
 
 @given(own.loop_steps(), own.moves(), st.booleans(), own.moves())

@@ -22,7 +22,7 @@ from treadle.engine.lanes import Lanes
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.definition import TaskStep, WorkflowDefinition
 from treadle.sdk.lanes import LaneRecord
-from treadle.sdk.messages import CancelRequested, LaneGranted, RunRequested
+from treadle.sdk.messages import CancelRequested, LaneGranted, RunRequested, TimerFired
 from treadle.sdk.run import RunDocument
 
 LANE = Lane.named("lane", "main")
@@ -300,6 +300,9 @@ def test_a_queued_run_has_no_step_and_no_deadline_until_it_is_granted() -> None:
     assert (begun.status, begun.deadline_ms) == ("running", 65_000)
     assert begun.steps["a"].started_ms == 60_000
     assert apply(plan, begun, granted, Moment("r", "e10", 61_000, 10)) is begun
+    fired = TimerFired(kind="run_deadline", due_ms=65_000)
+    late = apply(plan, begun, fired, Moment("r", "t1", 65_000, 11))
+    assert late.failure is not None and "5 s after its start in its lane" in late.failure.message
 
 
 def test_a_grant_for_an_earlier_life_of_the_id_changes_nothing() -> None:
@@ -333,6 +336,8 @@ def test_a_run_whose_definition_is_gone_fails_once() -> None:
     failed = without_definition(begun, Moment("r", "e10", at_ms, 10))
     assert (failed.status, failed.ended_ms) == ("failed", at_ms)
     assert failed.failure is not None and failed.failure.type == "unknown_workflow"
+    assert failed.failure.retryable is False
+    assert "'w' version 'h' is not registered any more" in failed.failure.message
     assert failed.steps["a"].status == "cancelled"
     assert without_definition(failed, Moment("r", "e11", at_ms + 1, 11)) is failed
 
