@@ -234,3 +234,26 @@ def test_the_document_has_the_totals_of_steps_that_ended_or_parked() -> None:
     assert run.steps["a"].spent == calls(3)
     run = walk.send(StepEnded("a", "completed", 2, None, "e3", 9, calls(4)))
     assert run.steps["a"].spent == calls(4)
+
+
+@pytest.mark.parametrize(
+    ("bound", "spent", "said"),
+    [
+        ({"max_tool_calls": 3}, Spent(tool_calls=3, input_tokens=5), "3 of 3 tool calls"),
+        ({"max_input_tokens": 9}, Spent(input_tokens=11), "11 of 9 input tokens"),
+        ({"max_output_tokens": 9}, Spent(output_tokens=9), "9 of 9 output tokens"),
+        ({"max_total_tokens": 9}, Spent(input_tokens=5, output_tokens=5), "10 of 9 tokens"),
+        ({"max_cost_usd": 0.25}, Spent(cost_micro_usd=500_000), "0.5 of 0.25 USD"),
+        (
+            {"max_tool_calls": 3, "max_cost_usd": 2},
+            Spent(tool_calls=4, cost_micro_usd=1_000_000),
+            "4 of 3 tool calls, 1 of 2 USD",
+        ),
+    ],
+)
+def test_a_loop_that_has_used_up_a_bound_says_what_it_used_of_each(
+    bound: dict[str, Any], spent: Spent, said: str
+) -> None:
+    ended = loop(**bound).continue_(spent=spent)
+    assert isinstance(ended, Ended) and ended.failure is not None
+    assert ended.failure.message.endswith(f"iterations of at most 9: {said}")
