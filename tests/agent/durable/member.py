@@ -1,7 +1,7 @@
 """A worker process whose agent pays once: killed at a failpoint, and followed by another.
 
-Settings come from TREADLE_*, the model's address from ANTHROPIC_BASE_URL, the ledger's path and
-whether payments can be reconciled from PAY_*.
+Settings come from TREADLE_*, the model's address from ANTHROPIC_BASE_URL; the ledger's path,
+whether payments can be reconciled and how much a look-up returns from PAY_*.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ def payments() -> list[dict[str, Any]]:
 
 
 @tool(idempotent=True)
-async def look_up(order: str) -> dict[str, str]:
+async def look_up(order: str) -> dict[str, Any]:
     """Look an order up."""
     failpoints.reach("test.look-up")
-    return {"order": order, "state": "late"}
+    lines = int(os.environ.get("PAY_LINES", "0"))
+    more = {"lines": [f"line {n}" for n in range(lines)]} if lines else {}
+    return {"order": order, "state": "late", **more}
 
 
 def _find(ctx: ToolContext[None], args: dict[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from treadle.sdk.settings import Settings
 from treadle.sdk.testing import local
 from treadle.worker import Worker
 from treadle.worker.agent import Agent, Budget, Policy
+from treadle.worker.agent.core.watch import OWN_TOOLS
 from treadle.worker.agent.events import AgentEvent
 from treadle.worker.agent.mcp import McpServer
 from treadle.worker.agent.models.anthropic import AnthropicModel
@@ -167,7 +168,7 @@ def test_a_phase_sees_of_the_others_only_what_is_carried(played: Callable[..., P
 def test_only_the_implementer_is_offered_tools_that_write(played: Callable[..., Played]) -> None:
     run = played(playing([DONE]))
     offered = {
-        phase_of(each): {name for name in each.tool_names if "journal" not in name}
+        phase_of(each): {name for name in each.tool_names if name not in OWN_TOOLS}
         for each in run.fake.requests
     }
     assert offered == {

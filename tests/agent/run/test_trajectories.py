@@ -246,8 +246,58 @@ def test_claiming_completion_for_ever_fails_the_run_with_the_last_problem() -> N
     )
     assert played.reason == "failed"
     assert "no evidence at all" in played.result.detail
+    assert 'The last one was: {"sufficient":true,"why":"sure"}' in played.result.detail
     assert len(played.requests) == 4
     assert played.result.output is None
+
+
+@pytest.mark.parametrize("output_type", [Recommendation, str])
+def test_evidence_that_never_accepts_keeps_the_call_that_ran_and_its_result(
+    output_type: Any,
+) -> None:
+    log = Log()
+    claim = turn(tool_use("final_output", {"sufficient": True, "why": "sure"}))
+    if output_type is str:
+        claim = turn(text("It is sufficient."))
+    played = play(
+        lambda request: (
+            claim if request.index else turn(tool_use("issue_refund", {"order_id": "O-1"}, "paid"))
+        ),
+        tools=shop(log),
+        output_type=output_type,
+        evidence=[lambda proposed, state: "a person must see it"],
+    )
+    assert played.reason == "failed"
+    assert "not accepted 4 times" in played.result.detail
+    assert "a person must see it" in played.result.detail
+    assert "sure" in played.result.detail or "It is sufficient." in played.result.detail
+    assert played.result.output is None
+    assert log.lines == [("issue_refund", "O-1")]
+    assert len(played.requests) == 5
+    # What was done stays in every later request, and in what a next run would go on from.
+    conversations = [request.messages for request in played.requests[1:]]
+    for messages in [*conversations, list(played.result.state.messages)]:
+        content = [each for message in messages for each in message["content"]]
+        calls = [
+            b["id"] for b in content if b["type"] == "tool_use" and b["name"] != "final_output"
+        ]
+        results = [b for b in content if b["type"] == "tool_result" and b["tool_use_id"] == "paid"]
+        assert calls == ["paid"] and len(results) == 1
+        assert results[0]["content"] == "paid" and not results[0].get("is_error")
+
+
+@pytest.mark.parametrize("bad", [{"sufficient": "perhaps", "why": "x" * 5_000}, {"why": 7}])
+def test_a_result_that_never_fits_its_type_is_in_the_failure_within_a_bound(bad: Any) -> None:
+    played = play(
+        lambda _: turn(tool_use("final_output", bad)),
+        output_type=Recommendation,
+    )
+    assert played.reason == "failed"
+    assert len(played.requests) == 4
+    assert "sufficient" in played.said(1), "the model is told which field is wrong"
+    detail = played.result.detail
+    assert "The last one was: {" in detail and '"why":' in detail
+    assert len(detail) < 3_000
 
 
 def test_a_run_goes_on_from_a_saved_state_without_repeating_anything() -> None:

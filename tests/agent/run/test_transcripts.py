@@ -15,9 +15,10 @@ import pytest
 from tests.agent.run.stage import Log, Stage, blocks, kinds, play
 
 from treadle.worker.agent.core.budget import Budget
-from treadle.worker.agent.core.entries import Opened
+from treadle.worker.agent.core.entries import Answered, Opened
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.models.prices import Price, PriceTable
+from treadle.worker.agent.ports import MemoryInbox
 from treadle.worker.agent.testing import (
     block,
     malformed_tool_use,
@@ -261,7 +262,13 @@ def test_a_paused_answer_goes_back_as_it_is_and_its_usage_counts(content: Any) -
         run={"inbox": None},
     )
     assert played.reason == "completed"
-    assert [each["role"] for each in played.requests[1].messages] == ["user", "assistant"]
+    first, second = (each.messages for each in played.requests)
+    assert [each["role"] for each in second] == ["user", "assistant"]
+    assert blocks(played.requests[1], "text")[:1] == blocks(played.requests[0], "text")
+    sent = [{k: v for k, v in b.items() if k != "cache_control"} for b in second[1]["content"]]
+    (answered, *_) = [each for each in played.stage.entries if isinstance(each, Answered)]
+    assert sent == answered.content, "as it came, block for block"
+    assert len(first) == 1
     assert played.result.used.steps == 2
     ended = played.stage.named("agent.message.ended")
     total = sum(sum(each.fields["usage"].values()) for each in ended)
@@ -269,8 +276,6 @@ def test_a_paused_answer_goes_back_as_it_is_and_its_usage_counts(content: Any) -
 
 
 def test_words_that_arrive_while_an_answer_is_paused_are_heard_after_it() -> None:
-    from treadle.worker.agent.ports import MemoryInbox
-
     inbox = MemoryInbox()
     played = play(
         [turn(SEARCHING, stop_reason="pause_turn"), turn(text("found")), turn(text("and y"))],
@@ -286,6 +291,9 @@ def test_an_answer_that_is_paused_for_ever_ends_the_run() -> None:
     played = play(lambda _: turn(SEARCHING, stop_reason="pause_turn"))
     assert played.reason == "failed"
     assert len(played.requests) == 7
+    for request in played.requests:
+        assert [m["role"] for m in request.messages if m["role"] == "user"] == ["user"]
+        assert len(blocks(request, "server_tool_use")) == request.index
 
 
 def test_a_bound_that_is_reached_while_an_answer_is_paused_ends_the_run_at_once() -> None:
@@ -349,19 +357,36 @@ def test_every_stop_reason_of_an_answer_is_told_to_those_who_count() -> None:
 def test_half_a_character_never_reaches_the_api_or_the_journal() -> None:
     half = json.loads('"\\ud83d"')
 
+    inbox, asked = MemoryInbox(), []
+
     @tool
     def look(q: str) -> str:
         """Look."""
+        asked.append(q)
+        inbox.steer(f"there {half}")
+        inbox.follow_up(f"then {half}")
         return f"found {half}"
 
     played = play(
-        [turn(tool_use("look", {"q": "x"})), turn(text("ok"))],
+        [
+            turn(malformed_tool_use("look", '{"q": "x\\ud83d"}')),
+            turn(text("ok")),
+            turn(text("done")),
+        ],
         goal=f"Look at {half}",
         tools=[look],
+        run={"inbox": inbox},
     )
-    assert played.reason == "completed"
-    msgspec.json.encode(played.stage.entries)
+    assert played.reason == "completed" and played.result.output == "done"
+    assert asked == ["x\ufffd"]
+    stored = msgspec.json.encode(played.stage.entries).decode()
     assert kinds(played.stage.entries)[0] == Opened.__name__
+    words = played.requests[-1].raw.decode()
+    for each in ("Look at", "there", "then", "found"):
+        assert f"{each} \ufffd" in stored
+        assert f"{each} \ufffd" in json.dumps(json.loads(words), ensure_ascii=False)
+    (use,) = blocks(played.requests[-1], "tool_use")
+    assert use["input"] == {"q": "x\ufffd"}
 
 
 def test_the_prefix_stays_the_same_from_turn_to_turn_and_is_read_from_the_cache() -> None:

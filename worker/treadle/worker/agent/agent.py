@@ -31,7 +31,7 @@ from typing_extensions import TypeVar
 
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
-from treadle.worker.agent.core import nested, notes
+from treadle.worker.agent.core import kept, nested, notes
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.conversation import Block, ModelError, ThinkingLevel
@@ -131,6 +131,7 @@ class Agent(Generic[Out]):
         sequential: bool = False,
         stream: bool = True,
         journal: bool = True,
+        keep_output: bool = True,
         ask_human: bool = False,
         approval_timeout: timedelta = timedelta(0),
         approval_default: ReplyVerdict = "expired",
@@ -142,19 +143,20 @@ class Agent(Generic[Out]):
         offered beside ``tools``. ``output_type`` other than ``str`` is
         asked for through a tool, and validated. ``evidence`` are predicates over the result: the
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
-        ``ask_human`` a way to ask. ``models`` are what a hook may switch to. ``max_output_tokens``
-        bounds one answer (0: the model's own bound). ``subagents`` are agents that this one may
-        hand tasks to, within its budget; ``description`` is what such a one is for, and
-        ``input_type`` the fields it is called with (by default one text, ``task``). People are
-        waited for during ``approval_timeout`` (0: for ever), and ``approval_escalation`` says who
-        else is asked.
+        ``keep_output`` a tool that reads outputs which were cut, if it has tools of its own or of
+        ``mcp``, and ``ask_human`` a way to ask. ``models`` are what a hook may switch to.
+        ``max_output_tokens`` bounds one answer (0: the model's own bound). ``subagents`` are
+        agents that this one may hand tasks to, within its budget; ``description`` is what such a
+        one is for, and ``input_type`` the fields it is called with (by default one text,
+        ``task``). People are waited for during ``approval_timeout`` (0: for ever), and
+        ``approval_escalation`` says who else is asked.
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
         compaction = compaction or CompactionPolicy()
         problems = [*budget.problems(), *compaction.problems()]
         problems += escalation_problems(approval_escalation, approval_timeout)
-        taken = {FINAL_OUTPUT, ASK_HUMAN, *notes.NAMES}
+        taken = {FINAL_OUTPUT, ASK_HUMAN, kept.READ, *notes.NAMES}
         problems += [
             f"tool {tool.name!r} has the name of a built-in tool"
             for tool in tools
@@ -197,6 +199,7 @@ class Agent(Generic[Out]):
         self._stream = stream
         self._built_in = (
             *(notes.tools() if journal else ()),
+            *((kept.SPEC,) if keep_output and (tools or mcp) else ()),
             *((_ASK_HUMAN,) if ask_human else ()),
         )
         self._approval_timeout = approval_timeout

@@ -156,6 +156,8 @@ def _misfit(call: ToolCall, reply: Reply) -> str:
             f"it approves arguments of hash {reply.args_hash[:SHOWN_CHARS] or 'none'}, and these "
             f"have {call.args_hash[:SHOWN_CHARS]}. Look at them again."
         )
+    if reply.verdict == "approve" and call.decision == "question":
+        return "it approves a question, which has nothing to run. Answer it, or reject it."
     is_approval = reply.verdict == "approve" and call.decision == "needs_approval"
     if reply.input is not None and not is_approval:
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.worker.agent.core import compaction, earlier, summary, tokens
+from treadle.worker.agent.core import compaction, earlier, kept, summary, tokens
 from treadle.worker.agent.core.conversation import ModelError, Usage
 from treadle.worker.agent.core.decide import Compact
 from treadle.worker.agent.core.entries import Compacted
@@ -32,6 +32,8 @@ async def compact(equipment: Equipment, driver: Driver, action: Compact) -> None
     block = compaction.block(plan, text or summary.fallback(plan), stage=action.stage)
     if journal := state.journal.rendered():
         block = [*block, earlier.note(f"Your run journal:\n{journal}")]
+    if outputs := kept.listed(state.kept):
+        block = [*block, earlier.note(outputs)]
     if not plan.head:
         block = []
     messages = compaction.replaced(list(state.messages), block, len(plan.head), plan.tail_chars_max)

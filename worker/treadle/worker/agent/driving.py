@@ -106,6 +106,11 @@ class Driver:
         """What has happened so far."""
         return self._ledger.state
 
+    @property
+    def root(self) -> Driver:
+        """The driver of the agent that all others work for."""
+        return self if self._outer is None else self._outer.root
+
     # ---------------------------------------------------------------- drive
 
     async def open(self, opened: Opened) -> None:

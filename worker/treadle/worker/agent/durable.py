@@ -198,7 +198,8 @@ class AgentHandler:
             raise
         self._note(ctx, desk, driver)
         state = reached.state
-        size_bytes = 4 * (nested.context_tokens(state) + state.used.usage.output_tokens) + 2_000
+        size_bytes = 4 * (nested.context_tokens(state) + state.used.usage.output_tokens)
+        size_bytes += state.kept_bytes + 2_000
         self._warm.put(ctx.run, ctx.step, ctx.newest_record, (state, desk.record), size_bytes)
         return self.verdict(ctx, reached)
 

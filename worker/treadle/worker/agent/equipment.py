@@ -67,7 +67,6 @@ class Equipment:
     heartbeat: Callable[[], None] = lambda: None
     tool_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """How the wait before another attempt of a tool is waited."""
-    keep_output: Callable[[ToolCall, bytes], Any] | None = None
 
     def model_for(self, name: str) -> Model:
         """Return the model of that name: the agent's own, or one it may switch to."""

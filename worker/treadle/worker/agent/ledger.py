@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from treadle.worker.agent.core import nested
-from treadle.worker.agent.core.entries import Entry, is_durable
+from treadle.worker.agent.core.entries import Entry, Kept, innermost, is_durable
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.ports import Journal
 
@@ -55,8 +55,9 @@ class RunLedger:
     async def flush(self) -> None:
         """Store what waits, in the order in which it was applied."""
         async with self._lock:
-            if waiting := tuple(self._unstored):
-                await self._write(waiting)
+            waiting = tuple(self._unstored)
+            for record in _records(waiting):
+                await self._write(record)
 
     async def _write(self, waiting: tuple[Entry, ...]) -> None:
         # Whoever cancels waits for a write that is under way: cut in the middle, nobody would
@@ -70,6 +71,20 @@ class RunLedger:
                 del self._unstored[: len(waiting)]
             raise
         del self._unstored[: len(waiting)]
+
+
+def _records(entries: Sequence[Entry]) -> list[tuple[Entry, ...]]:
+    """Return the entries as one record; a part of a kept output is one of its own."""
+    records: list[tuple[Entry, ...]] = []
+    is_open = False
+    for entry in entries:
+        is_part = isinstance(innermost(entry), Kept)
+        if is_open and not is_part:
+            records[-1] = (*records[-1], entry)
+        else:
+            records.append((entry,))
+        is_open = not is_part
+    return records
 
 
 class NestedLedger:

@@ -133,7 +133,6 @@ class Subagent:
             cancelled=outer.cancelled,
             heartbeat=outer.heartbeat,
             tool_sleep=outer.tool_sleep,
-            keep_output=outer.keep_output,
         )
 
 

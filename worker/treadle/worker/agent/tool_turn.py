@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.worker.agent import hooks as hooking
-from treadle.worker.agent.core import notes, tokens
+from treadle.worker.agent.core import kept, notes, tokens
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
-from treadle.worker.agent.core.entries import Judged, Noted, Settled, Started
+from treadle.worker.agent.core.entries import Judged, Kept, Noted, Settled, Started
 from treadle.worker.agent.tools.calling import reconcile_call
 from treadle.worker.agent.tools.env import (
     ToolBegan,
@@ -46,7 +46,9 @@ async def run_calls(
     for call in calls:
         if call.name in notes.NAMES:
             await _note(driver, call)
-    rest = [call for call in calls if call.name not in notes.NAMES]
+        elif call.name == kept.READ:
+            await _read(equipment, driver, call)
+    rest = [call for call in calls if call.name not in (*notes.NAMES, kept.READ)]
     rest = await _without_uncertain(equipment, driver, rest, interrupted)
     if rest:
         await driver.look()
@@ -74,6 +76,22 @@ def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
         if left:
             await driver.look()
 
+    async def keep(call: ToolCall, whole: bytes) -> str:
+        if driver.root.state.kept_bytes + len(whole) > kept.KEPT_BYTES_MAX:
+            return f"the run keeps {kept.KEPT_BYTES_MAX} bytes of such outputs, this is too much"
+        for part, text in enumerate(kept.parts(whole)):
+            await driver.append(
+                Kept(
+                    at_ms=driver.now_ms(),
+                    call_id=call.id,
+                    tool=call.name,
+                    size_bytes=len(whole),
+                    part=part,
+                    text=text,
+                )
+            )
+        return kept.reference(call.id)
+
     async def after(call: ToolCall, result: ToolResult) -> ToolResult:
         return await after_hook(equipment, call, result)
 
@@ -88,7 +106,7 @@ def _env(equipment: Equipment, driver: Driver, calls: int) -> ToolEnv:
         settled=settled,
         after=after,
         skip=lambda call: skip_reason(driver, call),
-        keep=equipment.keep_output,
+        keep=keep if equipment.spec.tool(kept.READ) is not None else None,
         output_bytes_max=tokens.result_chars(equipment.spec.context_window),
         on_event=lambda event: _tell(driver, event),
         heartbeat=equipment.heartbeat,
@@ -151,6 +169,19 @@ async def _note(driver: Driver, call: ToolCall) -> None:
     await driver.append(*noted, Settled(at_ms=driver.now_ms(), result=result))
     if noted:
         driver.emitter.emit("agent.journal.changed", fields=[entry.field for entry in noted])
+
+
+async def _read(equipment: Equipment, driver: Driver, call: ToolCall) -> None:
+    status = "ok"
+    result_bytes = tokens.result_chars(equipment.spec.context_window)
+    try:
+        text = kept.page(driver.state.kept, call.input, kept.page_bytes(result_bytes))
+    except ValueError as exc:
+        status, text = "error", f"{exc}."
+    result = msgspec.convert(
+        {"id": call.id, "name": call.name, "status": status, "content": text}, ToolResult
+    )
+    await driver.append(Settled(at_ms=driver.now_ms(), result=result))
 
 
 # ------------------------------------------------------------------ after a crash

@@ -16,6 +16,7 @@ from treadle.worker.agent.core.entries import (
     Compacted,
     Entry,
     Heard,
+    Kept,
     Noted,
     Opened,
     Replied,
@@ -33,6 +34,7 @@ CheckpointKind = Literal[
     "input",
     "llm_response",
     "tool_start",
+    "tool_output",
     "tool_result",
     "journal_update",
     "human_pause",
@@ -49,6 +51,7 @@ GOES_ON: dict[CheckpointKind, str] = {
     "input": "the model is called",
     "llm_response": "the answer is kept; its calls are judged and run",
     "tool_start": "the call may have run: its reconcile is asked, else a person",
+    "tool_output": "the call has no result yet: it is treated like one that was under way",
     "tool_result": "the result is kept; the calls that have none run",
     "journal_update": "the calls that have no result run",
     "human_pause": "waits on for people; no worker is held",
@@ -121,6 +124,8 @@ def _kind(entries: Sequence[Entry]) -> tuple[CheckpointKind, str]:
                 return "journal_update", ", ".join(noted)
             case Settled():
                 return "tool_result", f"{entry.result.name}: {entry.result.status}"
+            case Kept():
+                return "tool_output", f"{entry.tool}: {entry.size_bytes} bytes"
             case Started():
                 return "tool_start", entry.name
             case Answered():

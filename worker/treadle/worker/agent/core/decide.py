@@ -371,7 +371,7 @@ def _end_turn(spec: AgentSpec, state: State, now_ms: int) -> Action:
     problem = state.checked.problem if state.checked is not None else ""
     if not state.calls and text and spec.output_tool is not None and _is_whole(answer):
         problem = f"Give the result by calling {spec.output_tool.name}; text is not taken for it."
-    found = assess(spec, state, text=text, problem=problem)
+    found = assess(spec, state, text=text, problem=problem, proposed=_proposed(spec, answer))
     if found.stop is not None:
         stop: StopReason = found.stop
         if stop == "output_truncated" and answer.stop_reason != "max_tokens":
@@ -387,6 +387,14 @@ def _end_turn(spec: AgentSpec, state: State, now_ms: int) -> Action:
         watched = msgspec.structs.replace(watched, told=told)
     watch = msgspec.Raw(msgspec.json.encode(watched))
     return Record((TurnEnded(at_ms=now_ms, notes=notes, detection=found.detection, watch=watch),))
+
+
+def _proposed(spec: AgentSpec, answer: Answered) -> str:
+    """Return what the answer gives as the result, as text."""
+    for use in tool_uses(answer.content):
+        if spec.output_tool is not None and use["name"] == spec.output_tool.name:
+            return msgspec.json.encode(use["input"]).decode()
+    return text_of(answer.content)
 
 
 def _at_end(

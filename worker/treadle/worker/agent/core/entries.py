@@ -1,7 +1,7 @@
 """The journal of an agent: everything that has happened, in order, one entry each.
 
-    Opened   Heard   Answered   Judged   Started   Settled   Noted   Asked   Escalated   Replied
-    Refused   Checked   TurnEnded   Compacted   Stopped   Nested   RoundEnded
+    Opened   Heard   Answered   Judged   Started   Kept   Settled   Noted   Asked   Escalated
+    Replied   Refused   Checked   TurnEnded   Compacted   Stopped   Nested   RoundEnded
 
 An entry is written when its fact is certain and never changed. Entries marked durable are stored
 before anything is built on them; the others can be derived again and travel with the next one.
@@ -93,6 +93,17 @@ class Started(_Entry, frozen=True, tag="started", kw_only=True):
     args_hash: str
     key: str
     """Its idempotency key."""
+
+
+class Kept(_Entry, frozen=True, tag="kept", kw_only=True):
+    """A part of an output that the model sees cut. Durable, before the result: one a record."""
+
+    call_id: str
+    tool: str
+    size_bytes: int
+    """Of the whole, as UTF-8."""
+    part: int = 0
+    text: str
 
 
 class Settled(_Entry, frozen=True, tag="settled", kw_only=True):
@@ -251,6 +262,7 @@ Entry = (
     | Wasted
     | Judged
     | Started
+    | Kept
     | Settled
     | Noted
     | Asked
@@ -271,6 +283,7 @@ DURABLE = (
     Answered,
     Wasted,
     Started,
+    Kept,
     Settled,
     Asked,
     Escalated,

@@ -27,6 +27,7 @@ from treadle.worker.agent.core.entries import (
     Escalated,
     Heard,
     Judged,
+    Kept,
     Nested,
     Noted,
     Opened,
@@ -41,6 +42,7 @@ from treadle.worker.agent.core.entries import (
     Wasted,
     innermost,
 )
+from treadle.worker.agent.core.kept import KeptOutput, with_part
 from treadle.worker.agent.core.notes import RunJournal
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, Versions
 from treadle.worker.agent.core.watch import OWN_TOOLS, Watch
@@ -104,6 +106,10 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     watch: Watch = Watch()
     recovery: Recovery = Recovery()
+    kept: dict[str, KeptOutput] = {}
+    """Outputs that the model saw cut, whole, by call."""
+    kept_bytes: int = 0
+    """Of all that the step has kept, its sub-agents' and earlier conversations' included."""
     journal: RunJournal = RunJournal()
     journal_shown: RunJournal = RunJournal()
     """The journal as the prefix of the conversation shows it."""
@@ -189,6 +195,8 @@ def apply(state: State, entry: Entry) -> State:
         case Started():
             started = {**state.started, entry.id: entry}
             return _with(state, started=started, consumed=state.consumed | {entry.id})
+        case Kept():
+            return _kept(state, entry)
         case Settled():
             return _settled(state, entry)
         case Noted():
@@ -235,6 +243,7 @@ def _opened(state: State, entry: Opened) -> State:
         carried=entry.carried,
         before=state.total,
         call_ids=state.call_ids,
+        kept_bytes=state.kept_bytes,
         seen=state.seen,
     )
     return _said(state, entry.goal)
@@ -306,6 +315,15 @@ def _answered(state: State, entry: Answered) -> State:
     return _with(state, messages=(*state.messages, message))
 
 
+def _kept(state: State, entry: Kept) -> State:
+    kept = with_part(
+        state.kept, entry.call_id, entry.tool, entry.size_bytes, entry.part, entry.text
+    )
+    # With the first part, so that calls side by side cannot both take what is left.
+    added = 0 if entry.part else entry.size_bytes
+    return _with(state, kept=kept, kept_bytes=state.kept_bytes + added)
+
+
 def _settled(state: State, entry: Settled) -> State:
     result = entry.result
     is_none = result.status in ("refused", "skipped") or not result.attempts
@@ -333,6 +351,7 @@ def _nested(state: State, entry: Nested) -> State:
         waited_ms=state.waited_ms + waited_ms,
         waiting_since_ms=entry.at_ms,
         used=state.used + (after.used - before.used),
+        kept_bytes=state.kept_bytes + after.kept_bytes - before.kept_bytes,
         children={**state.children, entry.call_id: after},
         is_round_open=True,
     )

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.worker.agent.core import tokens
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.tools.canonical import args_hash
@@ -31,6 +32,8 @@ BREAKER_FAILURES = 5
 REFUSALS_MAX = 3
 """Calls of such a tool, after which the run ends: it cannot do without."""
 ERRORS_MAX = 5
+PROPOSED_CHARS_MAX = 1_000
+"""Of a result that was not accepted, in what people read."""
 ERROR_CHARS_MAX = 160
 OPEN = "tool_failure"
 """``error_type`` of a call that an open breaker refused."""
@@ -222,8 +225,11 @@ def after_answer(streaks: Streaks, *, stop_reason: str, has_text: bool, has_call
     return Advice(streaks=streaks, stop="empty_turn", detail=detail)
 
 
-def after_check(streaks: Streaks, problem: str) -> Advice:
-    """Return what follows from the check of a proposed result; '' accepts it."""
+def after_check(streaks: Streaks, problem: str, proposed: str = "") -> Advice:
+    """Return what follows from the check of a proposed result; '' as the problem accepts it.
+
+    ``proposed`` is the result as text, for people.
+    """
     if not problem:
         return Advice(streaks=msgspec.structs.replace(streaks, invalid_outputs=0))
     streaks = msgspec.structs.replace(streaks, invalid_outputs=streaks.invalid_outputs + 1)
@@ -233,6 +239,8 @@ def after_check(streaks: Streaks, problem: str) -> Advice:
         f"The result was not accepted {streaks.invalid_outputs} times; the last time because: "
         f"{problem}"
     )
+    if proposed:
+        detail = f"{detail}\nThe last one was: {tokens.cut(proposed, PROPOSED_CHARS_MAX)}"
     return Advice(streaks=streaks, stop="failed", detail=detail)
 
 

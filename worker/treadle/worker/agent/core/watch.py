@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treadle.worker.agent.core import notes, streaks, thrash
+from treadle.worker.agent.core import kept, notes, streaks, thrash
 from treadle.worker.agent.core.calls import Decision, ToolCall
 from treadle.worker.agent.core.entries import Detection
 from treadle.worker.agent.core.spec import ASK_HUMAN, FINAL_OUTPUT, AgentSpec
@@ -22,7 +22,7 @@ from treadle.worker.agent.core.thrash import Ladder, Recent
 if TYPE_CHECKING:
     from treadle.worker.agent.core.state import State
 
-OWN_TOOLS = frozenset({*notes.NAMES, ASK_HUMAN, FINAL_OUTPUT})
+OWN_TOOLS = frozenset({*notes.NAMES, kept.READ, ASK_HUMAN, FINAL_OUTPUT})
 """Tools of the runtime itself: they use up no budget, and repeating them goes in no circle."""
 
 _CUT = {"model_context_window_exceeded": "max_tokens"}
@@ -55,11 +55,13 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessment:
+def assess(
+    spec: AgentSpec, state: State, *, text: str, problem: str, proposed: str = ""
+) -> Assessment:
     """Assess the open turn of the state.
 
-    ``text`` is that of the answer; ``problem`` is why what it proposed as the result was not
-    accepted, or ''.
+    ``text`` is that of the answer; ``problem`` is why what it proposed as the result, which is
+    ``proposed`` as text, was not accepted, or ''.
     """
     answer, watch = state.answer, state.watch
     assert answer is not None
@@ -79,7 +81,7 @@ def assess(spec: AgentSpec, state: State, *, text: str, problem: str) -> Assessm
     )
     advice: list[streaks.Advice] = [tools, said]
     if state.checked is not None or problem:
-        advice.append(streaks.after_check(said.streaks, problem))
+        advice.append(streaks.after_check(said.streaks, problem, proposed))
     after = Watch(recent=recent, ladder=circles.ladder, streaks=advice[-1].streaks, told=watch.told)
     told = tuple(note for each in advice for note in each.notes)
     stops: list[tuple[StopReason | None, str]] = [(each.stop, each.detail) for each in advice]

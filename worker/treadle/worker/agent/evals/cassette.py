@@ -20,7 +20,8 @@ import msgspec
 
 from treadle.sdk.errors import UserError
 from treadle.worker.agent.agent import Agent
-from treadle.worker.agent.core.entries import Answered, Entry, Opened
+from treadle.worker.agent.core.entries import Answered, Entry, Kept, Opened
+from treadle.worker.agent.driving import Driver
 from treadle.worker.agent.evals.mocks import RecordedWorld, mocked_agent
 from treadle.worker.agent.evals.scripts import RecordedModel
 from treadle.worker.agent.evals.stage import (
@@ -110,12 +111,20 @@ async def replay(
         stream=False,
     )
     clock = clock_of(entries, stage)
+
+    async def begin(driver: Driver) -> None:
+        await driver.open(agent.opened(opened.goal, opened.at_ms, opened.trace_id))
+        # The results are the recorded ones, cut as they were: what was cut away comes with them.
+        for entry in entries:
+            if isinstance(entry, Kept):
+                await driver.append(entry)
+
     await drive(
         equipment,
         stage,
         Quiet(on_event, clock),
         clock,
-        begin=lambda driver: driver.open(agent.opened(opened.goal, opened.at_ms, opened.trace_id)),
+        begin=begin,
         limits=limits_in(entries),
         ending=ending_of(entries),
     )

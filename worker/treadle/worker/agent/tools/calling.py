@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Mapping
 from typing import cast
 
@@ -36,25 +35,26 @@ from treadle.worker.agent.tools.rendering import cut, error_text
 from treadle.worker.agent.tools.retrying import delay_s, is_transient
 from treadle.worker.agent.tools.tool import AnyTool
 
-_log = logging.getLogger("treadle.tool")
-
 
 async def execute_call(
     call: ToolCall, tool: AnyTool, env: ToolEnv, stop: asyncio.Future[None]
-) -> ToolResult:
-    """Execute one call; raise only what ``env.started`` raises."""
+) -> Shown:
+    """Execute one call; raise only what ``env.started`` raises.
+
+    The whole of an output that was cut is the caller's to keep: see ``kept_result``.
+    """
     began_s = env.monotonic()
     try:
         args = tool.bind(call.input)
         key = tool.idempotency_key(args, run=env.run, step=env.step, call_id=call.id)
     except ArgumentFaults as exc:
-        return refused_result(call, f"{call.name} did not run: {exc}", "invalid")
+        return Shown(refused_result(call, f"{call.name} did not run: {exc}", "invalid"))
     except Exception as exc:  # noqa: BLE001 — a user's key function may raise anything
-        return refused_result(call, f"{call.name} did not run: {error_text(exc)}", "key")
+        return Shown(refused_result(call, f"{call.name} did not run: {error_text(exc)}", "key"))
     if not tool.idempotent:
         await env.started(call, key)
         if stop.done():
-            return cancelled_result(call, tool, has_begun=False)
+            return Shown(cancelled_result(call, tool, has_begun=False))
     emit(env, ToolBegan(call.id, call.name))
     attempt = 1
     while True:
@@ -68,7 +68,7 @@ async def execute_call(
             outcome = Stopped()
             break
         attempt += 1
-    shown = shown_result(
+    return shown_result(
         call,
         tool,
         outcome,
@@ -76,7 +76,6 @@ async def execute_call(
         attempts=attempt,
         duration_ms=round((env.monotonic() - began_s) * 1000),
     )
-    return await _kept(call, shown, tool, env)
 
 
 async def reconcile_call(
@@ -108,7 +107,7 @@ async def reconcile_call(
         return None
     if isinstance(outcome, Returned):
         shown = shown_result(call, tool, outcome, bytes_max=_bytes_max(tool, env))
-        return await _kept(call, shown, tool, env)
+        return await kept_result(call, shown, tool, env)
     why = error_text(outcome.error) if isinstance(outcome, Raised) else "it took too long"
     return unsafe_result(call, f"{began} Its reconciliation failed: {why}.")
 
@@ -146,15 +145,10 @@ def _bytes_max(tool: AnyTool, env: ToolEnv) -> int:
     return min(tool.output_bytes_max, env.output_bytes_max or tool.output_bytes_max)
 
 
-async def _kept(call: ToolCall, shown: Shown, tool: AnyTool, env: ToolEnv) -> ToolResult:
+async def kept_result(call: ToolCall, shown: Shown, tool: AnyTool, env: ToolEnv) -> ToolResult:
     """Have the whole of an output that was cut stored, and refer to it in the notice."""
     if not shown.whole or env.keep is None:
         return shown.result
-    try:
-        reference = await env.keep(call, shown.whole)
-    except Exception:  # noqa: BLE001 — whatever the store raises
-        # The result is worth more than the rest of its text.
-        _log.exception("agent.tool.output-not-kept tool=%s call=%s", call.name, call.id)
-        return shown.result
+    reference = await env.keep(call, shown.whole)
     again = cut(shown.whole.decode(), _bytes_max(tool, env), reference)
     return msgspec.structs.replace(shown.result, content=cast("str", again.content))

@@ -101,7 +101,8 @@ class ToolEnv:
     skip: Callable[[ToolCall], str] = lambda _: ""
     """Asked before a call begins: a reason, for the model, why it should not any more."""
     keep: Callable[[ToolCall, bytes], Awaitable[str]] | None = None
-    """Stores an output that was cut, whole, and returns how it can be referred to."""
+    """Stores an output that was cut, whole, and returns what the model is told of it. Never
+    overlaps ``settled`` or ``started``. If it raises, the batch fails."""
     output_bytes_max: int = 0
     """A lower cap than the tools' own, such as a share of the context window; 0 is none."""
     on_event: Callable[[ToolEvent], None] = lambda _: None

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.tools.attempts import emit
-from treadle.worker.agent.tools.calling import execute_call
+from treadle.worker.agent.tools.calling import execute_call, kept_result
 from treadle.worker.agent.tools.declaring import did_you_mean
 from treadle.worker.agent.tools.env import ToolEnded, ToolEnv
 from treadle.worker.agent.tools.outcomes import (
+    Shown,
     cancelled_result,
     refused_result,
     replaced,
@@ -105,13 +106,17 @@ class _Batch:
             return cancelled_result(call, tool, has_begun=False)
         if reason := self._outer.skip(call):
             return skipped_result(call, reason)
-        result = await execute_call(call, tool, self._env, self._stop)
+        shown = await execute_call(call, tool, self._env, self._stop)
         try:
-            return await self._outer.after(call, result)
+            result = await self._outer.after(call, shown.result)
         except Exception as exc:  # noqa: BLE001 — a user's hook may raise anything
             # It may have been there to hide something: its failure shows nothing.
             text = f"The call ended, but a hook on its result failed: {error_text(exc)}"
-            return replaced(result, "error", text, "hook")
+            return replaced(shown.result, "error", text, "hook")
+        if not shown.whole or result.content != shown.result.content or self._has_failed:
+            return result  # What a hook has changed may hide something: the whole would show it.
+        async with self._journal:
+            return await kept_result(call, Shown(result, shown.whole), tool, self._outer)
 
     async def _started(self, call: ToolCall, key: str) -> None:
         async with self._journal:

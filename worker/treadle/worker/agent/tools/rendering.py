@@ -49,12 +49,15 @@ def render(value: object, bytes_max: int) -> Rendered:
 
 
 def cut(text: str, bytes_max: int, reference: str = "") -> Rendered:
-    """Return the text, its middle left out if it is longer than that many bytes as UTF-8."""
+    """Return the text, its middle left out if it is longer than that many bytes as UTF-8.
+
+    ``reference`` says what has become of the whole.
+    """
     text = well_formed(text)
     raw = text.encode()
     if len(raw) <= bytes_max:
         return Rendered(text)
-    where = f"; the whole is kept as {reference}" if reference else ""
+    where = f"; {reference}" if reference else ""
     notice = f"\n[... {len(raw)} bytes in all: the middle is left out{where} ...]\n"
     room = max(0, bytes_max - len(notice.encode()))
     tail = room // 2
