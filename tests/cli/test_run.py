@@ -14,6 +14,7 @@ from tests.cli.conftest import Run
 from tests.client.stage import Stage, chain, done, ended, open_stage, parked
 
 from treadle.cli import exits, runs
+from treadle.sdk import Workflow
 from treadle.sdk.messages import Failure, StepFailed
 from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
@@ -264,3 +265,72 @@ def test_a_budget_is_raised_from_the_command_line(treadle: Run, prepare: Prepare
 def test_a_namespace_without_an_engine_says_how_to_set_it_up(treadle: Run) -> None:
     told = treadle("run", "list", code=exits.SERVER)
     assert "`treadle engine --namespace " in told.err
+
+
+class Order(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    cents: int = 0
+
+
+def test_the_input_of_a_run_that_is_started_by_name_is_checked(
+    treadle: Run, prepare: Prepare
+) -> None:
+    async def story(stage: Stage) -> None:
+        workflow = Workflow("orders", input=Order)
+        workflow.task("pay", "pay")
+        await stage.client.register(workflow)
+
+    prepare(story)
+    start = ("run", "start", "orders", "--id", "r1")
+    missing = treadle(*start, code=exits.USAGE).err
+    assert "input of workflow 'orders': there is none, and it does not fit" in missing
+    assert "`treadle run start orders --input JSON`" in missing
+    wrong = treadle(*start, "--input", '{"id": "O-1", "cent": 5}', code=exits.USAGE).err
+    assert "cent is no field of it: did you mean 'cents'?" in wrong
+    assert "`treadle workflow show orders` has the schema" in wrong
+    assert treadle("run", "list").out == ""
+    treadle(*start, "--input", '{"id": "O-1", "cents": 5}')
+    assert [event["kind"] for event in treadle("run", "history", "r1", "--json").lines] == [
+        "run.requested"
+    ]
+
+
+def test_a_listing_of_a_workflow_that_is_not_registered_says_so(
+    treadle: Run, prepare: Prepare
+) -> None:
+    prepare(nothing)
+    told = treadle("run", "list", "--workflow", "flo", code=exits.UNKNOWN).err
+    assert "workflow 'flo' is not registered (registered: 'flow')" in told
+    assert "no runs of workflow 'flow'" in treadle("run", "list", "--workflow", "flow").err
+
+
+def test_a_bound_between_two_iterations_names_how_many_there_were_and_none_that_failed(
+    treadle: Run, prepare: Prepare
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        failure = Failure("max_iterations", "the loop took all of its 5 iterations")
+        entry = StepEntry("failed", 5, 1_000, 2_000, failure=failure)
+        fields = {"status": "failed", "failure": failure, "failed_step": "loop"}
+        await stage.document("r1", definition=version, steps={"loop": entry}, **fields)
+
+    prepare(story)
+    told = treadle("run", "result", "r1", code=exits.RUN_FAILED).err
+    assert "failed at step 'loop': max_iterations: the loop took all of its 5" in told
+    shown = treadle("run", "show", "r1").out
+    assert "ITERATIONS" in shown and "5/5" in shown
+
+
+def test_the_history_names_the_line_of_the_handler_that_failed(
+    treadle: Run, prepare: Prepare
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start("flow", id="r1")
+        failure = Failure("Boom", "it broke", place="app.py:12")
+        failed = StepFailed(step="first", type="work", token=1, head=1, attempt=1, failure=failure)
+        await stage.event("r1", failed)
+
+    prepare(story)
+    assert "Boom: it broke (at app.py:12)" in treadle("run", "history", "r1").out
+    event = treadle("run", "history", "r1", "--json").lines[-1]
+    assert event["failure"]["place"] == "app.py:12"

@@ -153,7 +153,7 @@ def test_max_duration_counts_from_the_first_dispatch(kind: type[LiveRegister]) -
     assert (ended.outcome, ended.failure.type, ended.iterations) == ("failed", "max_duration", 1)
     assert (ended.started_ms, ended.ended_ms) == (first_ms, first_ms + 10_000)
     assert ended.output == msgspec.Raw(b'"first"'), "the last output is kept"
-    assert "in iteration 1 of at most 3" in ended.failure.message
+    assert "after 1 of at most 3 iterations" in ended.failure.message
 
 
 def test_a_loop_cut_in_its_first_iteration_has_no_output() -> None:

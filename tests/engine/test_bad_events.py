@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import msgspec
 import pytest
@@ -47,6 +48,19 @@ def test_a_corrupt_event_is_set_aside_byte_for_byte(play: Play, body: bytes) -> 
         assert len(await stand.letters()) == 1
 
     play(story)
+
+
+def test_what_the_engine_logs_of_it_is_a_line_of_names_and_values(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.publish(b"no event", "broken")
+        await stand.letter("broken")
+
+    play(story)
+    (line,) = [each for each in caplog.messages if "engine.event-unreadable" in each]
+    assert re.match(r'engine\.event-unreadable event=\S+ subject=\S+ error="[^{}]+"\Z', line), line
 
 
 def test_an_unknown_field_of_a_client_is_named_in_the_dead_letter(play: Play) -> None:

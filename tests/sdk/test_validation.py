@@ -177,6 +177,22 @@ def test_the_fault_of_one_step_is_not_blamed_on_those_that_wait_for_it() -> None
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "meant"),
+    [("wait_for_signal", "signal"), ("Wait", "signal"), ("loop", "agent_loop"), ("step", "task")],
+)
+def test_another_word_for_a_kind_of_step_is_led_to_it(kind: str, meant: str) -> None:
+    problems = _problems({"kind": kind, "id": "a"})
+    assert problems["steps[0].kind"].endswith(f"Did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize("field", ["name", "type", "event", "signl"])
+def test_the_name_of_a_signal_in_another_field_is_led_to_the_field(field: str) -> None:
+    problems = _problems({"kind": "signal", "id": "a", field: "go"})
+    assert problems[f"steps[0].{field}"].endswith("Did you mean 'signal'?")
+    assert "signal is required" in problems["steps[0].signal"]
+
+
 def test_a_duration_without_its_unit_is_led_to_the_field() -> None:
     problems = _problems(_task("a", timeout=30))
     assert problems == {

@@ -76,7 +76,8 @@ def test_a_plain_task_names_no_iteration_and_a_final_failure_says_that_it_is_fin
 
         async with open_stage(settings) as stage, stage.running(worker):
             await stage.put(task("verdict"))
-            await stage.event(StepFailed)
+            stored = await stage.event(StepFailed)
+            assert stored.failure.place.endswith(line_of(work, 3)), "the history names it too"
             assert "step=s attempt=1: failed: said so (at " in warnings_of(caplog)[0]
             assert line_of(work, 3) in warnings_of(caplog)[0]
             await stage.put(task(), step="t")
@@ -105,7 +106,7 @@ def test_the_place_is_the_users_line_also_when_a_library_raised() -> None:
         (two, line_of(two, 0)),
     ):
         verdict = verdict_of(handler, loop_task())
-        assert isinstance(verdict, Fail) and verdict.place.endswith(place), verdict
+        assert isinstance(verdict, Fail) and verdict.failure.place.endswith(place), verdict
 
 
 def test_what_treadle_explains_shows_no_frames_of_its_own() -> None:
@@ -122,7 +123,7 @@ def test_what_treadle_explains_shows_no_frames_of_its_own() -> None:
 
     verdict = verdict_of(typed, task({"x": "one"}))
     assert isinstance(verdict, Fail) and verdict.failure.type == "InvalidPayload"
-    assert verdict.failure.traceback == "" and verdict.place.endswith(line_of(typed, 0))
+    assert verdict.failure.traceback == "" and verdict.failure.place.endswith(line_of(typed, 0))
     verdict = verdict_of(unstorable)
     assert isinstance(verdict, Fail)
     assert "in unstorable" in verdict.failure.traceback

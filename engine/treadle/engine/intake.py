@@ -23,6 +23,7 @@ from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import lane_key
+from treadle.sdk.log_fields import spaced
 from treadle.sdk.messages import Event, Failure, RunRequested
 from treadle.sdk.subjects import Subjects
 
@@ -111,9 +112,9 @@ class Intake:
         is_outage = _is_outage(exc)
         extra = {"run": run, "events": events, "error": repr(exc)}
         if is_outage:
-            _log.warning("engine.handling-delayed %s", extra, extra=extra)
+            _log.warning("engine.handling-delayed %s", spaced(extra), extra=extra)
         else:
-            _log.error("engine.handling-failed %s", extra, extra=extra, exc_info=exc)
+            _log.error("engine.handling-failed %s", spaced(extra), extra=extra, exc_info=exc)
         for pending in batch:
             if is_outage or pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
                 pending.later(FAILED_LATER_MS)
@@ -138,7 +139,7 @@ class Intake:
         source: Puller,
     ) -> None:
         extra = {"event": moment.id, "subject": subject, "error": failure.message}
-        _log.error("engine.event-unreadable %s", extra, extra=extra)
+        _log.error("engine.event-unreadable %s", spaced(extra), extra=extra)
         try:
             await self._dead_letters.event("corrupt_event", subject, moment, data, failure)
         except ServerError:

@@ -23,6 +23,7 @@ from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import LaneRecord
+from treadle.sdk.log_fields import spaced
 
 TRIES_MAX = 8
 """More engines do not write one record at once; and a deposed leader, which gives an old one, is
@@ -123,7 +124,7 @@ class Lanes:
         except (ServerError, ApiError, Unknown, ValueError) as exc:
             # The other lanes go on; this one is looked after again by the next sweep.
             extra = {"lane": lane.name, "error": repr(exc)}
-            _log.warning("engine.lane-dispatch-failed %s", extra, extra=extra)
+            _log.warning("engine.lane-dispatch-failed %s", spaced(extra), extra=extra)
 
     async def _close(self, lane: Lane, first: Place) -> None:
         """End a request that was set aside: no engine will ever make a run of it."""
@@ -145,4 +146,4 @@ class Lanes:
 
 def _told(what: str, lane: Lane, place: Place) -> None:
     extra = {"lane": lane.name, "run": place.run, "request": place.sequence}
-    _log.warning("%s %s", what, extra, extra=extra)
+    _log.warning("%s %s", what, spaced(extra), extra=extra)

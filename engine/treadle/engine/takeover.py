@@ -28,6 +28,7 @@ from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.bus.puller import EXPIRES_S
 from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import new_nonce
+from treadle.sdk.log_fields import spaced
 from treadle.sdk.messages import Beat, Held, Task, TaskLost, WorkerPresence
 from treadle.sdk.presence import BEAT_S, BEATS_LOST_S, PRESENCE_S, host_id, is_process_alive
 from treadle.sdk.subjects import RegisterAddress, Subjects
@@ -177,9 +178,9 @@ class Takeover:
         presence = seen.beat.presence
         extra = {"role": presence.role, "peer": presence.name or incarnation, "why": why}
         if seen.beat.leaving:
-            _log.info("engine.process-left %s", extra, extra=extra)
+            _log.info("engine.process-left %s", spaced(extra), extra=extra)
         else:
-            _log.warning("engine.process-lost %s", extra, extra=extra)
+            _log.warning("engine.process-lost %s", spaced(extra), extra=extra)
         for after_s in looks_s:
             self._start(self._take_over(seen.beat, why, after_s))
 

@@ -15,7 +15,7 @@ import msgspec
 
 from treadle.cli import exits, output, views
 from treadle.sdk.client import Client, Note, RunView
-from treadle.sdk.errors import RunCancelled, RunFailed, UserError
+from treadle.sdk.errors import RunCancelled, RunFailed, UnknownWorkflow, UserError
 from treadle.sdk.settings import Settings
 
 STATUSES = ("requested", "queued", "running", "parked", "completed", "failed", "cancelled")
@@ -118,6 +118,8 @@ async def list_(
     as_json: bool,
 ) -> int:
     found = await client.list(workflow, status, limit)
+    if workflow and not found and workflow not in (known := await client.workflows()):
+        raise UnknownWorkflow(workflow, list(known))
     if as_json:
         for view in found:
             output.emit(views.summary(view))

@@ -29,7 +29,7 @@ def show(view: RunView) -> None:
     if view.steps:
         output.say("")
         rows = [_step_row(step) for step in view.steps]
-        output.table(("STEP", "STATUS", "ITERATION", "ATTEMPT", "TOOK", ""), rows)
+        output.table(("STEP", "STATUS", "ITERATIONS", "ATTEMPT", "TOOK", ""), rows)
     if view.notes:
         output.say("")
         output.notes(view.notes)
@@ -119,16 +119,15 @@ def _facts(view: RunView) -> list[str]:
 
 
 def _step_row(step: StepView) -> tuple[str, ...]:
-    iteration, attempt = "", ""
+    iterations, attempt = "", ""
     if step.kind == "agent_loop" and step.status != "waiting":
         bound = f"/{step.max_iterations}" if step.max_iterations else ""
-        live = step.status in ("active", "parked")
-        iteration = f"{step.iteration if live and step.doing else step.iterations}{bound}"
+        iterations = f"{step.iterations}{bound}"
     if step.attempt:
         attempt = str(step.attempt)
     end_ms = step.ended_ms or (_now_ms() if step.status == "active" else 0)
     took = age(end_ms - step.started_ms) if step.started_ms and end_ms else ""
-    return (step.id, step.status, iteration, attempt, took, _doing(step))
+    return (step.id, step.status, iterations, attempt, took, _doing(step))
 
 
 def _doing(step: StepView) -> str:

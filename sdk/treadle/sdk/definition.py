@@ -124,7 +124,7 @@ class WorkflowDefinition(
     timeout_s: float = 0
     """Longest life of a run in seconds, from its request; 0 is unlimited."""
     input_schema: dict[str, Any] | None = None
-    """JSON schema of the run's input, recorded for readers."""
+    """JSON schema of the run's input, asked when a run is started by name."""
     description: str = ""
 
     def step(self, step_id: str) -> Step:

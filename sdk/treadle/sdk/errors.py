@@ -129,7 +129,7 @@ class HandlerError(UserError):
 
 
 class RunFailed(TreadleError):
-    """The run ended as failed; ``iteration`` is None unless an agent loop failed it."""
+    """The run ended as failed; ``iteration``, from 0, is that of an agent loop which failed it."""
 
     def __init__(
         self, run: str, step: str, iteration: int | None, failure: Failure, hint: str = ""

@@ -38,6 +38,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Least delay before the next attempt that the handler asked for."""
     traceback: str = ""
     """Bounded text for people; code never parses it."""
+    place: str = ""
+    """File and line of the handler's code where it was raised, as the worker sees them."""
 
     def __str__(self) -> str:
         """What failed, in words: exceptions without a text are their type alone."""

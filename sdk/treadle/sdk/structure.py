@@ -43,6 +43,13 @@ _MISSING = {
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
 }
+#: Other words for the kinds of steps: those of the builder, and of neighbouring tools.
+_ALSO_CALLED = {
+    **dict.fromkeys(("wait_for_signal", "wait", "event", "approval"), "signal"),
+    **dict.fromkeys(("agent", "loop"), "agent_loop"),
+    **dict.fromkeys(("step", "activity", "job", "function"), "task"),
+}
+_NAMES_OF_A_SIGNAL = frozenset({"name", "type", "event"})
 _EXPECTED: dict[object, str] = {
     str: "text",
     int: "a whole number",
@@ -189,12 +196,14 @@ class Structure:
         names = ", ".join(options)
         if not given:
             return self._report(path, f"it is required. Set it to one of {names}.")
-        nearest = self._suggestions.nearest(value, options)
+        meant = _ALSO_CALLED.get(value.lower(), "") if isinstance(value, str) else ""
+        nearest = meant if meant in options else self._suggestions.nearest(value, options)
         remedy = f"Did you mean {nearest!r}?" if nearest else "Choose one of them."
         return self._report(path, f"{wording.shown(value)} is none of {names}. {remedy}")
 
     def _unknown_field(self, path: str, key: object, known: Mapping[str, object]) -> None:
-        nearest = self._suggestions.nearest(key, known)
+        is_signal = "signal" in known and key in _NAMES_OF_A_SIGNAL
+        nearest = "signal" if is_signal else self._suggestions.nearest(key, known)
         remedy = f"Did you mean {nearest!r}?" if nearest else f"Known are: {', '.join(known)}."
         self._report(
             wording.field(path, wording.key(key)), f"there is no such field here. {remedy}"

@@ -72,4 +72,5 @@ def test_a_durable_agent_whose_model_hangs_is_ended_at_the_hard_limit_of_its_bud
     with pytest.raises(RunFailed) as failed:
         asyncio.run(result_of(settings, [stalled], {"max_iterations": 30}, budget=budget))
     assert failed.value.failure.type == "timeout"
+    assert failed.value.failure.place == "", "no line of the runtime is shown as the user's"
     assert "max_duration is 0:00:02" in str(failed.value)

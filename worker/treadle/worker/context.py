@@ -27,7 +27,14 @@ from treadle.sdk.errors import HandlerError, InvalidPayload
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
-from treadle.worker.failure import MESSAGE_CHARS_MAX, bounded, describe, place_of
+from treadle.worker.failure import (
+    MESSAGE_CHARS_MAX,
+    bounded,
+    describe,
+    is_own_function,
+    place_of,
+    placed,
+)
 from treadle.worker.field_logger import FieldLogger
 from treadle.worker.mailbox import ReceivedMessage
 from treadle.worker.spending import Remaining, remaining
@@ -189,8 +196,11 @@ class _Context(Generic[I]):
             failure = msgspec.structs.replace(failure, retryable=retryable)
         if type:
             failure = msgspec.structs.replace(failure, type=bounded(type, REASON_CHARS_MAX))
-        place = place_of(error if isinstance(error, BaseException) else None)
-        verdict = Fail(failure, place)
+        raised = error if isinstance(error, BaseException) else None
+        # A handler of this package that says why in words has no line of the user's.
+        if raised is not None or not is_own_function(self._call.handler.function):
+            failure = placed(failure, place_of(raised))
+        verdict = Fail(failure)
         self._call.verdicts.append(verdict)
         return verdict
 

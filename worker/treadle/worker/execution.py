@@ -28,7 +28,7 @@ from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
 from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
-from treadle.worker.failure import describe, place_of, place_of_function
+from treadle.worker.failure import describe, place_of, place_of_function, placed
 from treadle.worker.mailbox import Letters, ReceivedMessage
 from treadle.worker.registry import Handler
 from treadle.worker.verdict import (
@@ -277,7 +277,7 @@ async def execute(call: Call) -> Verdict:
     except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is its verdict
         # Raised around the handler, not in it: its first line is what there is to look at.
         place = place_of(exc) or place_of_function(call.handler.function)
-        verdict = Fail(describe(exc), place)
+        verdict = Fail(placed(describe(exc), place))
     reason = call.token.reason
     return verdict if reason is None else Stopped(reason)
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from treadle.sdk.errors import HandlerError, InvalidPayload, NonRetryable, Retryable, UserError
 from treadle.sdk.messages import Failure
 
@@ -32,6 +34,8 @@ TRACEBACK_CHARS_MAX = 8_000
 RETRY_AFTER_S_MAX = 7 * 24 * 3600.0
 """A week: no service asks for more, and a mistyped unit does."""
 
+PLACE_CHARS_MAX = 300
+"""Of a file's path and a line."""
 LOG_CHARS_MAX = 400
 """Of a message in the log: a few lines of a terminal. The run keeps more of it."""
 
@@ -80,6 +84,18 @@ def place_of_function(function: object) -> str:
     return f"{_shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
 
 
+def placed(failure: Failure, place: str) -> Failure:
+    """Return the failure with the place where it was raised."""
+    return msgspec.structs.replace(failure, place=bounded(place, PLACE_CHARS_MAX))
+
+
+def is_own_function(function: object) -> bool:
+    """Return True for a handler that is part of this package, such as an agent's."""
+    unwrapped = inspect.unwrap(function) if callable(function) else function
+    module = getattr(unwrapped, "__module__", None) or type(unwrapped).__module__
+    return str(module).startswith("treadle.")
+
+
 def log_failure(held: HeldTask, verdict: Fail) -> None:
     """Log one failed attempt, on one line."""
     task, address, failure = held.task, held.address, verdict.failure
@@ -94,7 +110,7 @@ def log_failure(held: HeldTask, verdict: Fail) -> None:
         f" iteration={task.iteration}" if task.loop else "",
         task.attempt,
         message,
-        f" (at {verdict.place})" if verdict.place else "",
+        f" (at {failure.place})" if failure.place else "",
         "" if failure.retryable else "; it is not tried again",
     )
 

@@ -51,8 +51,6 @@ class Fail(msgspec.Struct, frozen=True):
     """The attempt failed; the retry policy decides what follows."""
 
     failure: Failure
-    place: str = ""
-    """File and line of the user's code, for the log of this worker."""
 
 
 class Stopped(msgspec.Struct, frozen=True):

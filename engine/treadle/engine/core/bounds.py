@@ -235,8 +235,8 @@ def _explain(task: Task, reason: str) -> str:
             f"{task.max_iterations}: {_spending(task)}"
         )
     return (
-        f"the loop was still running at its {reason}, in iteration {task.iteration} "
-        f"of at most {task.max_iterations}"
+        f"the loop was still running at its {reason}, after {task.iteration} of at most "
+        f"{task.max_iterations} iterations"
     )
 
 

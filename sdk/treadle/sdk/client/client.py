@@ -117,13 +117,17 @@ class Client:
         The same ``id`` with the same workflow and input is the same run, so a start may be
         repeated without a thought. With another workflow, input or lane: ``RunConflict``.
 
+        The input must fit the workflow's own type; of one that is given by name, the schema that
+        was stored of it. Raises ``InvalidPayload`` if it does not.
+
         Of the runs of one ``lane`` one is active at a time, in the order of their requests: see
         ``docs/lanes.md``.
         """
         if isinstance(workflow, str):
             name = check_id("workflow name", workflow)
-            raw = payload.encode("input", input)
+            raw = payload.encode(f"input of workflow {name!r}", input)
             version = await self._latest(name)
+            requests.check_input(await self._store.definition(name, version), raw)
         else:
             name = workflow.name
             raw = _input_of(workflow, input)

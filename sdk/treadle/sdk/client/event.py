@@ -68,7 +68,8 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         at = datetime.fromtimestamp(self.time_ms / 1000, UTC).astimezone()
         parts = [f"{at:%H:%M:%S}.{self.time_ms % 1000:03d}", self.kind, *self._place()]
         if self.failure is not None:
-            parts.append(str(self.failure))
+            place = f" (at {self.failure.place})" if self.failure.place else ""
+            parts.append(f"{self.failure}{place}")
         if self.detail:
             parts.append(self.detail)
         if bytes(self.value) != b"null":

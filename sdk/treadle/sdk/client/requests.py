@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk import payload, spending
+from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.raising import RAISE_BY
 from treadle.sdk.client.store import Store
+from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
 from treadle.sdk.lanes import check_lane, lane_key
@@ -69,6 +70,25 @@ async def start(
     # Another start of this id may have been stored in between: the first one is the run.
     await _existing(store, run, request)
     return run
+
+
+def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:
+    """Raise ``InvalidPayload`` if the input cannot fit the schema that the workflow stored."""
+    if definition is None or definition.input_schema is None:
+        return
+    value = msgspec.json.decode(raw)
+    found = schema_check.problems(value, definition.input_schema)
+    if not found:
+        return
+    name = definition.name
+    remedy = f"Correct it; `treadle workflow show {name}` has the schema"
+    if value is None:
+        remedy = f"Give one: input=..., or `treadle run start {name} --input JSON`"
+    raise InvalidPayload(
+        f"input of workflow {name!r}",
+        f"{'there is none, and it' if value is None else 'it'} does not fit: {'; '.join(found)}",
+        remedy,
+    )
 
 
 async def signal(store: Store, run: str, name: str, value: object, signal_id: str | None) -> str:

@@ -31,7 +31,10 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
         definition = await store.definition(document.workflow, document.definition)
         steps = definition.steps if definition else ()
         plain = {step.id for step in steps if not isinstance(step, AgentLoopStep)}
-        iteration = None if document.failed_step in plain else entry.iterations
+        # These are reached between two iterations: there is none that has failed.
+        is_between = failure.type in ("max_iterations", *SPENDING_REASONS)
+        is_plain = document.failed_step in plain
+        iteration = None if is_plain or is_between else entry.iterations
     return RunFailed(document.run, document.failed_step, iteration, failure, _hint(document))
 
 
