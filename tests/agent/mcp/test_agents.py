@@ -39,7 +39,8 @@ def test_the_model_is_offered_the_tools_and_gets_their_results(place: Place) -> 
             agent = stage.agent(mcp=[server], journal=False)
             result = await stage.run(agent)
             assert result.stop_reason == "completed"
-            assert stage.fake.requests[0].tool_names == ["shop__look_up", "shop__order"]
+            offered = stage.fake.requests[0].tool_names
+            assert offered == ["shop__look_up", "shop__order", "read_output"]
             assert stage.fake.requests[1].tool_results["one"] == "ordered a"
             await agent.close()
 
