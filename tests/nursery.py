@@ -189,9 +189,9 @@ def _become(order: Order) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number in (1, 2):
         os.dup2(log, number)
-    os.close(0)
     os.environ.clear()
     os.environ.update(order.env)
     importlib.reload(failpoints)  # It reads its variable once, when it is imported.
