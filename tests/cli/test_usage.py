@@ -21,7 +21,7 @@ from treadle.sdk.bus import handshake
 from treadle.sdk.errors import ServerUnavailable
 
 COMMANDS = [
-    *("dev", "engine", "worker", "doctor", "demo"),
+    *("dev", "engine", "worker", "doctor", "demo", "explain"),
     *(
         f"run {name}"
         for name in (

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import msgspec
 
-from treadle.cli import exits, output, views
+from treadle.cli import exits, output
 from treadle.sdk.asks import Ask
 from treadle.sdk.client import Client, PendingAsk
 from treadle.sdk.client.notes import HASH_CHARS_SHOWN, ask_note
 from treadle.sdk.errors import UserError
+from treadle.sdk.times import age, date
 
 HASH_CHARS_MIN = 8
 """A shorter start of a hash says little about the arguments that were seen."""
@@ -179,9 +180,9 @@ def _hash(place: _Place, given: Given) -> str:
 
 def _row(ask: Ask) -> tuple[str, ...]:
     now_ms = time.time_ns() // 1_000_000
-    until = views.age(ask.due_ms - now_ms) if ask.due_ms else ""
+    until = age(ask.due_ms - now_ms) if ask.due_ms else ""
     what = ask_note("", "", ask).text.removeprefix("step '' asks ")
-    since = views.age(now_ms - ask.asked_ms) if ask.asked_ms else ""
+    since = age(now_ms - ask.asked_ms) if ask.asked_ms else ""
     return (ask.kind, ask.to, since, until, what)
 
 
@@ -190,11 +191,11 @@ def _facts(ask: Ask) -> list[str]:
     if ask.options:
         facts.append(f"options: {' | '.join(ask.options)}")
     if ask.asked_ms:
-        facts.append(f"asked {views.date(ask.asked_ms)}")
+        facts.append(f"asked {date(ask.asked_ms)}")
     if ask.to:
         facts.append(f"for {ask.to}, after {ask.level} escalations")
     if ask.due_ms:
-        facts.append(f"until {views.date(ask.due_ms)}")
+        facts.append(f"until {date(ask.due_ms)}")
     if ask.problem:
         facts.append(f"the last answer was not taken: {ask.problem}")
     return facts

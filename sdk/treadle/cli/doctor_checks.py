@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from treadle.cli import monitoring
 from treadle.cli.check import Check
 from treadle.engine.topology import stream_configs
 from treadle.sdk.bus.assets import differences
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
+from treadle.sdk.bus.retrying import BUDGET_S
+from treadle.sdk.client.explain.storing import probe
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable
@@ -33,8 +33,6 @@ SLOW_WRITE_MS = 100
 CLOCK_SKEW_MS_MAX = 2_000
 """What times read from two clocks may differ before ages shown to a person mislead."""
 FULL_SHARE = 0.8
-_PROBE = "_doctor"
-"""A workflow name nobody would give; its versions are where the probe is written."""
 
 
 async def examine(settings: Settings, monitor: str | None) -> list[Check]:
@@ -211,24 +209,17 @@ async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Che
 
 
 async def _probe(store: Store) -> Check:
-    subject = store.subjects.workflow_version(_PROBE, "probe")
-    stream = store.subjects.workflows_stream
-    body = msgspec.json.encode({"at_ms": time.time_ns() // 1_000_000})
     try:
-        started = time.perf_counter()
-        await store.js.store(subject, body)
-        took_ms = (time.perf_counter() - started) * 1000
-        back = await store.js.last(stream, subject)
-        await store.js.purge(stream, subject)
+        probed = await probe(store, "probe", BUDGET_S)
     except ServerError as error:
         return Check("write", "fail", str(error))
-    if back is None or back.data != body:
+    if not probed.is_read_back:
         text = "what was written is not what was read back"
         return Check("write", "fail", text, "run it again; two doctors at once disturb each other")
-    if took_ms > SLOW_WRITE_MS:
-        text = f"written and read back, but the write took {took_ms:.0f} ms"
+    if probed.took_ms > SLOW_WRITE_MS:
+        text = f"written and read back, but the write took {probed.took_ms:.0f} ms"
         return Check("write", "warn", text, "look at the server's disk and load")
-    return Check("write", "ok", f"written and read back, {took_ms:.1f} ms")
+    return Check("write", "ok", f"written and read back, {probed.took_ms:.1f} ms")
 
 
 def _size(size_bytes: int) -> str:

@@ -11,6 +11,7 @@ UNKNOWN = 5
 TIMED_OUT = 6
 CONFLICT = 7
 CHECK_FAILED = 8
+STUCK = 9
 BUG = 70
 INTERRUPTED = 130
 
@@ -24,6 +25,7 @@ MEANINGS = {
     TIMED_OUT: "not finished within --timeout",
     CONFLICT: "the run is not in a state for this, or was started with something else",
     CHECK_FAILED: "treadle doctor found something to mend",
+    STUCK: "treadle explain: the run goes on only when somebody acts",
     BUG: "a bug of Treadle",
     INTERRUPTED: "interrupted with Ctrl-C",
 }

@@ -13,6 +13,7 @@ import typer
 from treadle.cli import exits, output
 from treadle.cli.approvals import app as approvals_app
 from treadle.cli.eval_app import app as eval_app
+from treadle.cli.explaining import explain
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
 from treadle.cli.serve import dev, engine, worker
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(dev)
 app.command()(engine)
 app.command()(worker)
+app.command()(explain)
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(approvals_app, name="approvals")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
 from treadle.sdk.client.notes import queued_text
+from treadle.sdk.times import age, date
 
 _STYLE_BY_KIND = {
     "step.failed": "red",
@@ -71,27 +71,6 @@ def event(happened: RunEvent, loops: frozenset[str]) -> None:
 def loops_of(view: RunView) -> frozenset[str]:
     """Return the ids of the steps that iterate."""
     return frozenset(step.id for step in view.steps if step.kind == "agent_loop")
-
-
-def age(milliseconds: int) -> str:
-    """Return a duration as a person says it: ``350ms``, ``4.2s``, ``2m10s``, ``3h05m``."""
-    if milliseconds < 1000:
-        return f"{max(milliseconds, 0)}ms"
-    seconds = milliseconds // 1000
-    if seconds < 60:
-        return f"{milliseconds / 1000:.1f}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02d}s"
-    hours = seconds // 3600
-    return f"{hours}h{seconds % 3600 // 60:02d}m" if hours < 48 else f"{hours // 24}d"
-
-
-def date(milliseconds: int) -> str:
-    """Return a moment in the local time; '' if there is none."""
-    if not milliseconds:
-        return ""
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 # ---------------------------------------------------------------- leaves

@@ -111,9 +111,10 @@ class UnknownWorkflow(UserError):
 class UnknownRun(UserError):
     """No such run."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, hint: str = "") -> None:
         self.run = run
-        super().__init__(f"run {run!r} does not exist. List runs: `treadle run list`.")
+        next_step = hint or "List runs: `treadle run list`."
+        super().__init__(f"run {run!r} does not exist. {next_step}")
 
 
 class RunConflict(UserError):

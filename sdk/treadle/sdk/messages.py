@@ -417,6 +417,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     step: str
     type: str
     token: int
+    executing_ms: int = -1
+    """For how long its handler has been running; 0 while the task waits for a slot of its worker,
+    -1 is not told."""
 
 
 class Beat(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

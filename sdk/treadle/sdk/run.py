@@ -20,6 +20,9 @@ WAITING = "waiting"
 """Failure type of a parked step whose handler asked to wait; its message says for what. Any other
 type is the bound at which the step parked."""
 
+PROVIDER_BUSY = "the model's provider is busy"
+"""How the message of a step begins that waits because the provider of its model asked for it."""
+
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 

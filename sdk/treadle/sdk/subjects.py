@@ -238,6 +238,16 @@ class Subjects:
     def dead(self, workflow: str, run: str) -> str:
         return f"{self.namespace}.dead.{workflow or '_'}.{run}"
 
+    def dead_of_run(self, run: str) -> str:
+        """Letters of a run, those of events that could not be read included."""
+        return f"{self.namespace}.dead.*.{run}"
+
+    @staticmethod
+    def namespace_of_runs(stream: str) -> str:
+        """Return the namespace whose run documents are in this stream; '' for any other stream."""
+        is_runs = stream.startswith("KV_") and stream.endswith("_runs")
+        return stream[len("KV_") : -len("_runs")] if is_runs else ""
+
     # ---------------------------------------------------------------- core NATS
 
     def beat(self, incarnation: str) -> str:

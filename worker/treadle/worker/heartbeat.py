@@ -25,7 +25,7 @@ import msgspec
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.errors import ServerError
-from treadle.sdk.messages import Beat, WorkerPresence
+from treadle.sdk.messages import Beat, Held, WorkerPresence
 from treadle.sdk.presence import BEAT_S, BLOCKED_PRESENCE_S, PRESENCE_S
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
@@ -213,7 +213,8 @@ class Heartbeat:
         self._storing = self._spawn(self._store_presence(js, presence))
 
     def _beat(self, connection: Connection, presence: WorkerPresence, *, leaving: bool) -> None:
-        held = tuple(task.entry for task in self._held)
+        now_s = time.monotonic()
+        held = tuple(_entry_of(task, now_s) for task in self._held)
         beat = Beat(presence=presence, held=held, leaving=leaving)
         try:
             connection.publish(
@@ -261,3 +262,8 @@ class Heartbeat:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
+
+
+def _entry_of(held: HeldTask, now_s: float) -> Held:
+    executing_ms = max(1, round((now_s - held.started_s) * 1000)) if held.started_s else 0
+    return msgspec.structs.replace(held.entry, executing_ms=executing_ms)

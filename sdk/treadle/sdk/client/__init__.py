@@ -3,6 +3,7 @@
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.explain.reason import Explanation, Reason
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.streaming import StreamItem
@@ -11,8 +12,10 @@ from treadle.sdk.client.view import RunView, StepView
 
 __all__ = [
     "Client",
+    "Explanation",
     "Note",
     "PendingAsk",
+    "Reason",
     "RunEvent",
     "RunHandle",
     "RunView",

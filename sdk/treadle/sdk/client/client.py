@@ -9,7 +9,6 @@ It talks to NATS only, and needs no engine to be up: a request that was acknowle
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
@@ -23,18 +22,20 @@ from treadle.sdk.client import answering, requests, sending
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.explain.asking import explain
+from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
-from treadle.sdk.client.queueing import ahead_of
+from treadle.sdk.client.looking import look
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import StreamItem, stream
-from treadle.sdk.client.view import RunView, of_document, of_request
+from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
-from treadle.sdk.definition import SignalStep, WorkflowDefinition, content_hash
-from treadle.sdk.errors import UnknownRun, UnknownWorkflow
+from treadle.sdk.definition import WorkflowDefinition, content_hash
+from treadle.sdk.errors import UnknownWorkflow
 from treadle.sdk.ids import check_id
 from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.run import RunDocument
@@ -255,19 +256,16 @@ class Client:
 
     async def get(self, run: str) -> RunView:
         """Return where a run stands, with what it waits for and what to do about it."""
-        document = await requests.require(self._store, run)
-        presence = await self._store.presence()
-        if document is None:
-            found = await requests.requested(self._store, run, None)
-            if found is None:  # Early signals for a run that nobody has started.
-                raise UnknownRun(run)
-            event, time_ms = found
-            definition = await self._store.definition(event.workflow, event.definition)
-            return of_request(run, event, time_ms, definition, presence)
-        definition = await self._store.definition(document.workflow, document.definition)
-        registers = {} if definition is None else await self._registers(document, definition)
-        ahead = await ahead_of(self._store, document) if document.status == "queued" else None
-        return of_document(document, definition, registers, presence, ahead)
+        return (await look(self._store, run)).view
+
+    async def explain(self, run: str) -> Explanation:
+        """Return why the run is not getting on, or what it is doing, and what to do next.
+
+        Of a live run it takes up to a second: workers say a few times a second what they execute,
+        and one value is written and deleted, to see whether the server takes writes. Raises
+        ``UnknownRun``, with the namespaces of the server that have a run of this id.
+        """
+        return await explain(self._store, run)
 
     async def list(
         self, workflow: str | None = None, status: str | None = None, limit: int = 50
@@ -325,24 +323,6 @@ class Client:
         if version is None:
             raise UnknownWorkflow(name, list(await self.workflows()))
         return version
-
-    async def _registers(
-        self, document: RunDocument, definition: WorkflowDefinition
-    ) -> dict[str, Any]:
-        wanted = [
-            step
-            for step in definition.steps
-            if not isinstance(step, SignalStep)
-            and (entry := document.steps.get(step.id)) is not None
-            and entry.status in ("active", "parked", "cancelled")
-        ]
-        found = await asyncio.gather(
-            *(
-                self._store.register(document.run, step.id, step.type, document.domain)
-                for step in wanted
-            )
-        )
-        return {step.id: held for step, held in zip(wanted, found, strict=True) if held is not None}
 
     async def _ended(self, run: str, deadline: Deadline) -> RunDocument:
         await requests.require(self._store, run)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from treadle.sdk.client.answering import Approval, PendingAsk
 from treadle.sdk.client.event import RunEvent
+from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
@@ -39,6 +40,10 @@ class RunHandle:
     async def get(self) -> RunView:
         """Return where the run stands: see ``Client.get``."""
         return await self._client.get(self.id)
+
+    async def explain(self) -> Explanation:
+        """Return why the run is not getting on, and what to do: see ``Client.explain``."""
+        return await self._client.explain(self.id)
 
     def history(self) -> AsyncIterator[RunEvent]:
         """Iterate over the stored events so far: see ``Client.history``."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from treadle.sdk.asks import Ask
-from treadle.sdk.client.raising import RAISE_BY
+from treadle.sdk.client.raising import raise_past, used_text
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
-from treadle.sdk.run import WAITING, RunDocument
+from treadle.sdk.run import PROVIDER_BUSY, WAITING, RunDocument
+from treadle.sdk.times import date
 
 if TYPE_CHECKING:
     from treadle.sdk.client.view import StepView
@@ -34,12 +34,34 @@ HASH_CHARS_SHOWN = 12
 _START_WORKER = "treadle worker app.py"
 
 
+NoteKind = Literal[
+    "note",
+    "engine_down",
+    "requested",
+    "lane_queued",
+    "lane_next",
+    "unserved",
+    "worker_lost",
+    "blocked",
+    "maybe_blocked",
+    "ask",
+    "signal_wait",
+    "message_wait",
+    "timed_wait",
+    "provider_busy",
+    "parked",
+]
+
+
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something a person should know or do."""
 
     text: str
     command: str = ""
     """What to run next."""
+    kind: NoteKind = "note"
+    step: str = ""
+    """The step it is about; empty for the run."""
 
 
 def notes_of(
@@ -62,6 +84,8 @@ def notes_of(
                 Note(
                     f"step {step.id!r} waits for the signal {step.signal!r}",
                     f"treadle run signal {document.run} {step.signal}",
+                    "signal_wait",
+                    step.id,
                 )
             )
         elif step.status == "active" and step.type:
@@ -73,7 +97,7 @@ def engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:
     """Return the note that no engine runs, if none does."""
     if any(process.role == "engine" for process in presence):
         return ()
-    return (Note("no engine is running, so nothing moves", "treadle engine"),)
+    return (Note("no engine is running, so nothing moves", "treadle engine", "engine_down"),)
 
 
 def queued_text(lane: str, ahead: Ahead) -> str:
@@ -86,9 +110,9 @@ def queued_text(lane: str, ahead: Ahead) -> str:
 
 def _queued_note(lane: str, ahead: Ahead) -> Note:
     if not ahead.count:
-        return Note(f"first in lane {lane!r}, about to start")
+        return Note(f"first in lane {lane!r}, about to start", kind="lane_next")
     command = f"treadle run show {ahead.holder}" if ahead.holder else ""
-    return Note(queued_text(lane, ahead), command)
+    return Note(queued_text(lane, ahead), command, "lane_queued")
 
 
 # ---------------------------------------------------------------- workers
@@ -123,8 +147,9 @@ def _lost_note(step: StepView, run: str, *, is_served: bool) -> Note:
     if step.losses > 1:
         text += "; its handler may be what ends the process: see the worker's log"
     if is_served:
-        return Note(text, f"treadle run history {run}")
-    return Note(f"{text}; none that serves task type {step.type!r} is left", _START_WORKER)
+        return Note(text, f"treadle run history {run}", "worker_lost", step.id)
+    text = f"{text}; none that serves task type {step.type!r} is left"
+    return Note(text, _START_WORKER, "unserved", step.id)
 
 
 def _unserved_note(step: StepView, domain: str, workers: Sequence[WorkerPresence]) -> Note:
@@ -146,19 +171,21 @@ def _unserved_note(step: StepView, domain: str, workers: Sequence[WorkerPresence
             f"{', '.join(types[:TYPES_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}. "
             f'Start one whose file has @worker.handler("{step.type}")'
         )
-    return Note(f"step {step.id!r}: {text}", _START_WORKER)
+    return Note(f"step {step.id!r}: {text}", _START_WORKER, "unserved", step.id)
 
 
 def _blocked_notes(step: StepView, run: str, serving: Sequence[WorkerPresence]) -> list[Note]:
     # Which worker was given the task is not stored: one that goes round may have it too.
-    waits = "waits" if all(worker.blocked_ms for worker in serving) else "may wait"
+    none_is_free = all(worker.blocked_ms for worker in serving)
+    waits = "waits" if none_is_free else "may wait"
     notes: list[Note] = []
     for worker in serving:
         if worker.blocked_ms:
             is_cause = (worker.blocked_run, worker.blocked_type) == (run, step.type)
             relation = "blocks its worker" if is_cause else f"{waits} for a blocked worker"
             text = f"step {step.id!r} {relation}: {describe_blocked(worker)}; {BLOCKED_REMEDY}"
-            notes.append(Note(text))
+            kind: NoteKind = "blocked" if is_cause or none_is_free else "maybe_blocked"
+            notes.append(Note(text, kind=kind, step=step.id))
     return notes
 
 
@@ -170,9 +197,11 @@ def _parked_note(run: str, step: StepView) -> Note:
     if why == WAITING:
         return _waiting_note(run, step)
     at = f" after {step.iterations} iterations" if step.iterations else ""
-    raise_by = RAISE_BY.get(why, "--max-iterations +10")
-    text = f"step {step.id!r} is parked at {why}{at}"
-    return Note(text, f"treadle run resume {run} {raise_by}")
+    used = used_text(why, step.limits, step.spent)
+    late_ms = step.since_ms - step.deadline_ms if step.deadline_ms else 0
+    options = raise_past(why, step.limits, step.spent, late_ms)
+    text = f"step {step.id!r} is parked at {why}{at}{f', {used} used' if used else ''}"
+    return Note(text, f"treadle run resume {run} {options}", "parked", step.id)
 
 
 def ask_note(run: str, step: str, ask: Ask) -> Note:
@@ -188,10 +217,10 @@ def ask_note(run: str, step: str, ask: Ask) -> Note:
             asked = f"{ask.text}{options}"
     text = f"step {step!r} asks {f'{ask.to}: ' if ask.to else ''}{asked.rstrip()}"
     if ask.due_ms:
-        text = f"{text} (until {_date(ask.due_ms)})"
+        text = f"{text} (until {date(ask.due_ms)})"
     if ask.problem:
         text = f"{text} The last answer was not taken: {ask.problem}"
-    return Note(text, _answer_command(run, ask))
+    return Note(text, _answer_command(run, ask), "ask", step)
 
 
 def _answer_command(run: str, ask: Ask) -> str:
@@ -216,19 +245,17 @@ def _ask_notes(run: str, step: StepView) -> list[Note]:
     notes = [ask_note(run, step.id, ask) for ask in step.asks[:ASKS_SHOWN_MAX]]
     if (more := len(step.asks) - ASKS_SHOWN_MAX) > 0:
         command = f"treadle approvals list --run {run}"
-        notes.append(Note(f"step {step.id!r} asks {more} more", command))
+        notes.append(Note(f"step {step.id!r} asks {more} more", command, "ask", step.id))
     return notes
 
 
 def _waiting_note(run: str, step: StepView) -> Note:
     reason = step.failure.message if step.failure else ""
-    text = f"step {step.id!r} waits for a message{f': {reason}' if reason else ''}"
+    is_busy = reason.startswith(PROVIDER_BUSY)
+    what = "waits" if is_busy else "waits for a message"
+    text = f"step {step.id!r} {what}{f': {reason}' if reason else ''}"
     if step.due_ms:
-        text = f"{text} (it goes on by itself at {_date(step.due_ms)})"
-        return Note(text, f"treadle run resume {run} --step {step.id}")
-    return Note(text, f"treadle run steer {run} {step.id} TEXT")
-
-
-def _date(milliseconds: int) -> str:
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S}"
+        text = f"{text} (it goes on by itself at {date(step.due_ms)})"
+        kind: NoteKind = "provider_busy" if is_busy else "timed_wait"
+        return Note(text, f"treadle run resume {run} --step {step.id}", kind, step.id)
+    return Note(text, f"treadle run steer {run} {step.id} TEXT", "message_wait", step.id)

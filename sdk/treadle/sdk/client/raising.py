@@ -10,18 +10,65 @@ from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
 from treadle.sdk.limits import COST_USD_MAX
 from treadle.sdk.messages import ResumeRequested
-from treadle.sdk.spending import MAX_COST, MAX_TOKENS, MAX_TOOL_CALLS, SpendingLimits, micro_usd
+from treadle.sdk.spending import (
+    MAX_COST,
+    MAX_TOKENS,
+    MAX_TOOL_CALLS,
+    MICRO,
+    SpendingLimits,
+    Spent,
+    micro_usd,
+)
 
 RAISED_MAX = 2**53
 """The largest whole number that every reader of JSON takes exactly."""
 
-RAISE_BY = {
-    "max_duration": "--max-duration +300",
-    MAX_TOOL_CALLS: "--add-tool-calls 50",
-    MAX_TOKENS: "--add-tokens 100000",
-    MAX_COST: "--add-cost 5",
-}
-"""How a person raises each bound, for an example; the number of iterations otherwise."""
+_TOKENS_STEP = 100_000
+_SECONDS_STEP = 300
+_CALLS_STEP = 50
+_DOLLARS_STEP = 5
+
+
+def raise_past(reason: str, limits: SpendingLimits, spent: Spent, late_ms: int) -> str:
+    """Return the options of a resume that raise the bound above what was used of it.
+
+    ``late_ms`` is how long after its ``max_duration`` the step parked.
+    """
+    over = max((used - limit for limit, used in _used_of(reason, limits, spent)), default=0)
+    match reason:
+        case "max_duration":
+            return f"--max-duration +{_SECONDS_STEP + math.ceil(max(0, late_ms) / 1000)}"
+        case "max_tool_calls":
+            return f"--add-tool-calls {_CALLS_STEP + max(0, over)}"
+        case "max_tokens":
+            return f"--add-tokens {_TOKENS_STEP * (1 + math.ceil(max(0, over) / _TOKENS_STEP))}"
+        case "max_cost":
+            return f"--add-cost {_DOLLARS_STEP + math.ceil(max(0, over) / MICRO)}"
+        case _:
+            return "--max-iterations +10"
+
+
+def used_text(reason: str, limits: SpendingLimits, spent: Spent) -> str:
+    """Return what was used of a bound on spending: ``5.02 of 5 USD``; '' for other bounds."""
+    pairs = [(limit, used) for limit, used in _used_of(reason, limits, spent) if used >= limit]
+    if reason == MAX_COST:
+        return ", ".join(f"{used / MICRO:g} of {limit / MICRO:g} USD" for limit, used in pairs)
+    unit = "tokens" if reason == MAX_TOKENS else "tool calls"
+    return ", ".join(f"{used} of {limit} {unit}" for limit, used in pairs)
+
+
+def _used_of(reason: str, limits: SpendingLimits, spent: Spent) -> list[tuple[int, int]]:
+    """Return (limit, used) of each number that the bound has a limit on."""
+    numbers = {
+        MAX_TOOL_CALLS: [(limits.tool_calls, spent.tool_calls)],
+        MAX_TOKENS: [
+            (limits.input_tokens, spent.input_tokens),
+            (limits.output_tokens, spent.output_tokens),
+            (limits.total_tokens, spent.total_tokens),
+        ],
+        MAX_COST: [(limits.cost_micro_usd, spent.cost_micro_usd)],
+    }
+    return [(limit, used) for limit, used in numbers.get(reason, []) if limit]
 
 
 class Raised(TypedDict, total=False):

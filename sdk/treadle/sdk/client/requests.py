@@ -18,7 +18,7 @@ import msgspec
 
 from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.client.raising import RAISE_BY
+from treadle.sdk.client.raising import raise_past
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
@@ -280,10 +280,12 @@ async def _stops_again(
             f"Raise the bound: `treadle run resume {document.run} --max-duration +300`.",
         )
     limits = spending.raised(task.limits, request.max_spending, request.add_spending)
-    if reason := spending.reached(limits, spending.plus(task.spent, task.spent_now)):
+    spent = spending.plus(task.spent, task.spent_now)
+    if reason := spending.reached(limits, spent):
+        options = raise_past(reason, limits, spent, 0)
         return RunConflict(
             document.run,
             f"is parked at step {step!r} with its {reason} used up, and would stop there again",
-            f"Raise the bound: `treadle run resume {document.run} {RAISE_BY[reason]}`.",
+            f"Raise the bound: `treadle run resume {document.run} {options}`.",
         )
     return None

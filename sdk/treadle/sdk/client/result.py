@@ -35,7 +35,7 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
         is_between = failure.type in ("max_iterations", *SPENDING_REASONS)
         is_plain = document.failed_step in plain
         iteration = None if is_plain or is_between else entry.iterations
-    return RunFailed(document.run, document.failed_step, iteration, failure, _hint(document))
+    return RunFailed(document.run, document.failed_step, iteration, failure, hint_of(document))
 
 
 async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
@@ -80,7 +80,8 @@ async def _step_output(store: Store, document: RunDocument, step: Step) -> msgsp
     )
 
 
-def _hint(document: RunDocument) -> str:
+def hint_of(document: RunDocument) -> str:
+    """Return what to do about the failure of a run."""
     failure = document.failure
     see = f"See each attempt: `treadle run history {document.run}`."
     if failure is None or document.failed_step == "":

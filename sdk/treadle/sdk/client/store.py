@@ -107,7 +107,9 @@ class Store:
         """Return a step's register."""
         s = self.subjects
         stored = await self.js.last(s.steps_stream, s.register(run, step, task_type, domain))
-        return Held(_registers.decode(stored.data), stored.time_ms) if stored else None
+        if stored is None:
+            return None
+        return Held(_registers.decode(stored.data), stored.time_ms, stored.sequence)
 
     # ---------------------------------------------------------------- definitions
 

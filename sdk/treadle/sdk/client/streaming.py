@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from treadle.sdk import chunks
+from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.client.requests import require
 from treadle.sdk.client.store import Store
@@ -78,12 +79,23 @@ async def stream(
 async def _read(store: Store, subject: str, after: int) -> AsyncIterator[StreamItem]:
     s = store.subjects
     async for stored in store.js.read(s.output_stream, subject, start=after + 1):
-        yield StreamItem(
-            sequence=stored.sequence,
-            time_ms=stored.time_ms,
-            step=s.parse_output(stored.subject),
-            chunk=chunks.decode(stored.data),
-        )
+        yield _item(store, stored)
+
+
+async def last_said(store: Store, run: str, step: str) -> StreamItem | None:
+    """Return the newest chunk of a step; None if it has said nothing."""
+    s = store.subjects
+    stored = await store.js.last(s.output_stream, s.output_of_run(run, step))
+    return _item(store, stored) if stored else None
+
+
+def _item(store: Store, stored: Stored) -> StreamItem:
+    return StreamItem(
+        sequence=stored.sequence,
+        time_ms=stored.time_ms,
+        step=store.subjects.parse_output(stored.subject),
+        chunk=chunks.decode(stored.data),
+    )
 
 
 async def _check_step(store: Store, run: str, document: RunDocument | None, step: str) -> None:

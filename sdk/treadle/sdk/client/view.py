@@ -114,6 +114,8 @@ class Held(msgspec.Struct, frozen=True):
 
     register: Register
     time_ms: int
+    sequence: int = 0
+    """The token: what an execution holds that may settle it."""
 
 
 def of_request(
@@ -126,7 +128,10 @@ def of_request(
     """Return the view of a run that no engine has taken yet; without presence, without notes."""
     notes: tuple[Note, ...] = ()
     if presence is not None:
-        notes = (Note("requested, not yet taken by an engine"), *engine_notes(presence))
+        notes = (
+            Note("requested, not yet taken by an engine", kind="requested"),
+            *engine_notes(presence),
+        )
     steps = definition.steps if definition else ()
     return RunView(
         id=run,

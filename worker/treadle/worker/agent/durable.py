@@ -20,6 +20,7 @@ import msgspec
 from treadle.sdk import payload
 from treadle.sdk.asks import ASKS_MAX, Reply, problems
 from treadle.sdk.errors import InvalidPayload
+from treadle.sdk.run import PROVIDER_BUSY
 from treadle.sdk.spending import Spent
 from treadle.worker.agent.core import nested
 from treadle.worker.agent.core.asks import asks, next_ms
@@ -192,7 +193,7 @@ class AgentHandler:
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
             until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
-            return ctx.wait(f"the model's provider is busy: {exc.fault.message}", until=until)
+            return ctx.wait(f"{PROVIDER_BUSY}: {exc.fault.message}", until=until)
         except ModelError:
             self._note(ctx, desk, driver)
             raise

@@ -1,0 +1,222 @@
+"""What is asked of the server, and of the living workers, about one run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_ms
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import ApiError
+from treadle.sdk.client.explain.facts import EngineFacts, Facts, Letter, StepFacts, Taken
+from treadle.sdk.client.explain.hearing import hear
+from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.explain.reasons import explanation_of
+from treadle.sdk.client.explain.storing import storage_faults
+from treadle.sdk.client.looking import Look, look
+from treadle.sdk.client.result import hint_of
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.streaming import last_said
+from treadle.sdk.client.view import Held, StepView
+from treadle.sdk.errors import UnknownRun
+from treadle.sdk.messages import Beat, DeadLetter, Delayed, Register, Sleeping, Task
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import Subjects
+
+BEFORE_MAX = 1_000
+"""Tasks looked at before one that waits for a worker; of a longer line only so much is told."""
+NAMESPACES_MAX = 50
+"""Other namespaces of the server that are asked for a run that is not here."""
+
+_letters = msgspec.json.Decoder(DeadLetter)
+_registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
+
+
+async def explain(store: Store, run: str) -> Explanation:
+    """Return why a run stands, or what it does; raise ``UnknownRun`` if there is none."""
+    try:
+        found = await look(store, run)
+    except UnknownRun as error:
+        raise UnknownRun(run, await _elsewhere(store, run)) from error
+    facts = await _facts(store, found)
+    if found.view.ahead is not None and found.view.ahead.holder:
+        facts = await _with_holder(store, facts, found.view.ahead.holder)
+    return explanation_of(facts)
+
+
+async def _facts(store: Store, found: Look) -> Facts:
+    view, document = found.view, found.document
+    now_ms = await _now_ms(store)
+    facts = Facts(view=view, now_ms=now_ms, letter=await _letter(store, view.id))
+    if view.is_terminal:
+        hint = hint_of(document) if document and view.status == "failed" else ""
+        return msgspec.structs.replace(facts, hint=hint)
+    engine, storage = await asyncio.gather(_engine(store, view.id), storage_faults(store))
+    domain = document.domain if document else facts.domain
+    facts = msgspec.structs.replace(
+        facts, presence=found.presence, engine=engine, storage=storage, domain=domain
+    )
+    return await _with_steps(store, facts, found.registers)
+
+
+async def _with_holder(store: Store, facts: Facts, holder: str) -> Facts:
+    """Add what the active run of the lane is doing; what that waits for is not followed."""
+    try:
+        found = await look(store, holder)
+    except UnknownRun:
+        return facts  # It has gone meanwhile.
+    told = explanation_of(await _facts(store, found))
+    return msgspec.structs.replace(
+        facts,
+        holder_since_ms=_began_ms(found.document),
+        holder_text=str(told),
+        holder_command=told.main.command,
+        holder_is_stuck=told.is_stuck,
+    )
+
+
+def _began_ms(document: RunDocument | None) -> int:
+    began = [entry.started_ms for entry in document.steps.values()] if document else []
+    return min((each for each in began if each), default=0)
+
+
+# ---------------------------------------------------------------- steps
+
+
+async def _with_steps(store: Store, facts: Facts, registers: Mapping[str, Held]) -> Facts:
+    steps: dict[str, StepFacts] = {}
+    waiting: list[tuple[StepView, Task, int]] = []
+    for step in facts.view.steps:
+        held = registers.get(step.id)
+        if step.status != "active" or held is None:
+            continue
+        if isinstance(held.register, Delayed | Sleeping):
+            steps[step.id] = StepFacts(task=held.register.task)
+        elif isinstance(held.register, Task):
+            waiting.append((step, held.register, held.sequence))
+    lines = await asyncio.gather(*(_in_line(store, facts.domain, *each) for each in waiting))
+    steps |= {step.id: found for (step, _, _), found in zip(waiting, lines, strict=True)}
+    tokens = {token: step.id for step, _, token in waiting}
+    beats: dict[str, Beat] = {}
+    types = {step.type for step in facts.view.steps if step.id in steps}
+    workers = {
+        each.incarnation
+        for each in facts.presence
+        if each.role == "worker" and types.intersection(each.types)
+    }
+    if tokens and workers:
+        beats = await hear(store.js.connection, store.subjects, tokens.keys(), workers)
+        facts = msgspec.structs.replace(facts, now_ms=await _now_ms(store))
+    for token, name in tokens.items():
+        taken = _taken(list(beats.values()), token)
+        moved = False
+        if taken is None and beats:
+            step = facts.view.step(name)
+            now = await store.register(facts.view.id, name, step.type, facts.domain)
+            moved = now is not None and now.sequence != token
+        said = await last_said(store, facts.view.id, name) if taken else None
+        steps[name] = msgspec.structs.replace(steps[name], taken=taken, has_moved=moved, said=said)
+    return msgspec.structs.replace(facts, steps=steps, beats=tuple(beats.values()))
+
+
+async def _in_line(store: Store, domain: str, step: StepView, task: Task, token: int) -> StepFacts:
+    s = store.subjects
+    info = await _consumer(store, s.steps_stream, s.worker_consumer(step.type, domain))
+    delivered = int(info["delivered"]["stream_seq"]) if info else 0
+    if token <= delivered:
+        return StepFacts(task=task, is_given_out=True)
+    before = 0
+    of_type = s.registers_of_type(step.type, domain)
+    async for stored in store.js.read(s.steps_stream, of_type, start=delivered + 1):
+        if stored.sequence >= token or before > BEFORE_MAX:
+            break
+        before += isinstance(_registers.decode(stored.data), Task)
+    is_more = before > BEFORE_MAX
+    return StepFacts(task=task, before=min(before, BEFORE_MAX), is_more=is_more)
+
+
+def _taken(beats: Sequence[Beat], token: int) -> Taken | None:
+    for beat in beats:
+        for held in beat.held:
+            if held.token == token:
+                return Taken(beat.presence, held, len(beat.held))
+    return None
+
+
+# ---------------------------------------------------------------- engines, letters, namespaces
+
+
+async def _engine(store: Store, run: str) -> EngineFacts:
+    s = store.subjects
+    partition = s.partition(run)
+    info = await _consumer(store, s.events_stream, s.engine_consumer(partition))
+    if info is None:
+        return EngineFacts()
+    floor: dict[str, Any] = info["ack_floor"]
+    pending = int(info["num_pending"]) + int(info["num_ack_pending"])
+    oldest_ms = 0
+    if pending:
+        events = s.events_of_partition(partition)
+        first = await store.js.next(s.events_stream, events, int(floor["stream_seq"]) + 1)
+        oldest_ms = first.time_ms if first else 0
+    last_active = floor.get("last_active", "")
+    return EngineFacts(
+        pending=pending,
+        oldest_ms=oldest_ms,
+        handled_ms=time_ms(last_active) if last_active else 0,
+    )
+
+
+async def _consumer(store: Store, stream: str, name: str) -> dict[str, Any] | None:
+    try:
+        return await store.js.api(f"CONSUMER.INFO.{stream}.{name}")
+    except ApiError as error:
+        if error.err_code == CONSUMER_NOT_FOUND:
+            return None
+        raise error.for_users(f"the state of consumer {name!r}") from error
+    except Unknown:
+        return None
+
+
+async def _now_ms(store: Store) -> int:
+    """Return the server's time: ages from two clocks mislead."""
+    try:
+        info = await store.js.api(f"STREAM.INFO.{store.subjects.events_stream}")
+        return time_ms(info["ts"])
+    except (ApiError, Unknown, KeyError):
+        return time.time_ns() // 1_000_000
+
+
+async def _letter(store: Store, run: str) -> Letter | None:
+    s = store.subjects
+    stored = await store.js.last(s.dead_stream, s.dead_of_run(run))
+    if stored is None:
+        return None
+    return Letter(_letters.decode(stored.data), s.dead_stream, stored.sequence)
+
+
+async def _elsewhere(store: Store, run: str) -> str:
+    """Return where the run may be that is not in this namespace, in a sentence."""
+    s = store.subjects
+    here = f"It is not in namespace {s.namespace!r}"
+    listing = f"List runs: `treadle run list --namespace {s.namespace}`."
+    try:
+        names: list[str] = (await store.js.api("STREAM.NAMES", {})).get("streams") or []
+        others = [name for each in names if (name := s.namespace_of_runs(each))]
+        looked = [name for name in others if name != s.namespace][:NAMESPACES_MAX]
+        found = [name for name in looked if await _is_there(store, name, run)]
+    except (ApiError, Unknown):
+        return f"{here}. {listing}"
+    if not found:
+        return f"{here}. {listing}"
+    have = f"namespace {found[0]!r} of this server has a run of that id"
+    return f"{here}, and {have}: `treadle explain {run} --namespace {found[0]}`."
+
+
+async def _is_there(store: Store, namespace: str, run: str) -> bool:
+    other = Subjects(namespace)
+    return await store.js.last(other.runs_stream, other.run_document(run)) is not None

@@ -1,0 +1,87 @@
+"""What was found out about a run, for ``reasons.py`` to make sense of. No I/O."""
+
+from __future__ import annotations
+
+import msgspec
+
+from treadle.sdk.client.streaming import StreamItem
+from treadle.sdk.client.view import RunView
+from treadle.sdk.messages import Beat, DeadLetter, Held, Task, WorkerPresence
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A worker that said, while one listened, that it holds a task."""
+
+    worker: WorkerPresence
+    held: Held
+    executions: int = 1
+    """Tasks that it holds in all."""
+
+
+class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about the task of an active step."""
+
+    task: Task
+    is_given_out: bool = False
+    """The server has delivered the task to a worker."""
+    before: int = 0
+    """Of a task that was not: tasks of its type that are before it."""
+    is_more: bool = False
+    """There are more than were counted."""
+    taken: Taken | None = None
+    """Who holds it."""
+    has_moved: bool = False
+    """The step has moved on while one looked at it."""
+    said: StreamItem | None = None
+    """What the step said last."""
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the engines have come with the events of the run's partition."""
+
+    pending: int = 0
+    """Events that are stored and not handled, those of other runs included."""
+    oldest_ms: int = 0
+    """When the oldest of them was stored."""
+    handled_ms: int = 0
+    """When an engine last had handled one; 0 is never."""
+
+
+class StorageFault(msgspec.Struct, frozen=True):
+    """Something for which the server takes no more writes."""
+
+    text: str
+    remedy: str
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter, and where it is."""
+
+    letter: DeadLetter
+    stream: str
+    sequence: int
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one run."""
+
+    view: RunView
+    now_ms: int
+    """The server's clock, which all the times are of."""
+    steps: dict[str, StepFacts] = {}
+    """Of active steps with a task."""
+    presence: tuple[WorkerPresence, ...] = ()
+    beats: tuple[Beat, ...] = ()
+    """The last sign of life of each process that was heard."""
+    domain: str = "main"
+    engine: EngineFacts = EngineFacts()
+    storage: tuple[StorageFault, ...] = ()
+    letter: Letter | None = None
+    holder_since_ms: int = 0
+    """Since when the active run of its lane is active."""
+    holder_text: str = ""
+    """What that run is doing, in a sentence."""
+    holder_command: str = ""
+    holder_is_stuck: bool = False
+    hint: str = ""
+    """Of a failed run: what to do about its cause."""

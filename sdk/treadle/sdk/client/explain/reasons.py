@@ -1,0 +1,219 @@
+"""From facts to an explanation. Pure: every reason has its test with facts written by hand.
+
+The notes of the run's view are reasons as they stand, with their times added; the others come from
+what the notes cannot know.
+"""
+
+from __future__ import annotations
+
+from treadle.sdk.client.explain.facts import Facts
+from treadle.sdk.client.explain.reason import Explanation, Level, Reason, decided
+from treadle.sdk.client.explain.steps import step_reason
+from treadle.sdk.client.notes import Note, NoteKind
+from treadle.sdk.client.view import RunView
+from treadle.sdk.times import age, date, since
+
+BEHIND_MS = 5_000
+"""An engine that died has its events handled by another one after as long."""
+
+_LEVELS: dict[NoteKind, Level] = {
+    "note": "note",
+    "engine_down": "problem",
+    "requested": "works",
+    "lane_queued": "pause",
+    "lane_next": "works",
+    "unserved": "problem",
+    "worker_lost": "note",
+    "blocked": "problem",
+    "maybe_blocked": "note",
+    "ask": "waits",
+    "signal_wait": "waits",
+    "message_wait": "waits",
+    "timed_wait": "pause",
+    "provider_busy": "pause",
+    "parked": "waits",
+}
+_TIMELESS = ("blocked", "maybe_blocked", "worker_lost")
+"""Notes that the time of the step says nothing about."""
+
+
+def explanation_of(facts: Facts) -> Explanation:
+    """Return why the run stands, or what it does."""
+    view = facts.view
+    reasons = [_end(facts)] if view.is_terminal else _of_live(facts)
+    reasons.extend(_letter(facts))
+    state, told = decided(reasons)
+    return Explanation(
+        run=view.id,
+        workflow=view.workflow,
+        status=view.status,
+        state=state,
+        at_ms=facts.now_ms,
+        reasons=told,
+    )
+
+
+def _of_live(facts: Facts) -> list[Reason]:
+    of_notes = (_of_note(note, facts) for note in facts.view.notes)
+    of_steps = (step_reason(step, facts) for step in facts.view.steps)
+    found = (*_storage(facts), *_behind(facts), *of_notes, *of_steps)
+    reasons = [reason for reason in found if reason is not None]
+    if not any(reason.level != "note" for reason in reasons):
+        text = "it is between two steps"
+        reasons.append(Reason(kind="moving", level="works", text=text))
+    return reasons
+
+
+# ---------------------------------------------------------------- notes
+
+
+def _of_note(note: Note, facts: Facts) -> Reason | None:
+    match note.kind:
+        case "engine_down":
+            return _engine_down(note, facts)
+        case "requested":
+            return _requested(note, facts)
+        case "lane_queued":
+            return _queued(note, facts)
+        case _:
+            pass
+    found = facts.steps.get(note.step)
+    taken = found.taken if found is not None else None
+    if note.kind == "unserved" and taken is not None:
+        return None
+    if note.kind == "maybe_blocked" and taken is not None and not taken.worker.blocked_ms:
+        return None
+    step = facts.view.step(note.step) if note.step else None
+    since_ms = step.since_ms if step and note.kind not in _TIMELESS else 0
+    when = f" ({since(since_ms, facts.now_ms)})" if since_ms else ""
+    is_timed = note.kind in ("timed_wait", "provider_busy")
+    return Reason(
+        kind=note.kind,
+        level=_LEVELS[note.kind],
+        text=f"{note.text}{when}",
+        command=note.command,
+        step=note.step,
+        since_ms=since_ms,
+        until_ms=step.due_ms if step and is_timed else 0,
+    )
+
+
+def _engine_down(note: Note, facts: Facts) -> Reason:
+    engine = facts.engine
+    text = note.text
+    if engine.handled_ms:
+        when = f"{date(engine.handled_ms)}, {age(facts.now_ms - engine.handled_ms)} ago"
+        text = f"{text}; one handled its last event at {when}"
+    if engine.pending:
+        text = f"{text}; {_waiting(engine.pending)}"
+    return Reason(
+        kind="engine_down",
+        level="problem",
+        text=text,
+        command=note.command,
+        since_ms=engine.handled_ms,
+    )
+
+
+def _requested(note: Note, facts: Facts) -> Reason:
+    requested_ms = facts.view.requested_ms
+    return Reason(
+        kind="requested",
+        level="works",  # What is wrong with the engines is a reason of its own.
+        text=f"{note.text} ({since(requested_ms, facts.now_ms)})",
+        since_ms=requested_ms,
+    )
+
+
+def _queued(note: Note, facts: Facts) -> Reason:
+    text = note.text
+    if facts.holder_since_ms:
+        text = f"{text} ({since(facts.holder_since_ms, facts.now_ms)})"
+    if facts.holder_text:
+        text = f"{text}: {facts.holder_text.rstrip('.')}"
+    return Reason(
+        kind="lane_queued",
+        level="waits" if facts.holder_is_stuck else "pause",
+        text=text,
+        command=(facts.holder_command if facts.holder_is_stuck else "") or note.command,
+        since_ms=facts.view.requested_ms,
+    )
+
+
+# ---------------------------------------------------------------- server, engines, the end
+
+
+def _storage(facts: Facts) -> list[Reason]:
+    return [
+        Reason(
+            kind="storage",
+            level="problem",
+            text=f"the server takes no more writes: {fault.text}",
+            command=fault.remedy,
+        )
+        for fault in facts.storage
+    ]
+
+
+def _behind(facts: Facts) -> list[Reason]:
+    engine = facts.engine
+    runs = any(process.role == "engine" for process in facts.presence)
+    if not runs or not engine.oldest_ms or facts.now_ms - engine.oldest_ms < BEHIND_MS:
+        return []
+    text = (
+        f"an engine runs and is behind: {_waiting(engine.pending)} in this run's partition, the "
+        f"oldest {since(engine.oldest_ms, facts.now_ms)}"
+    )
+    return [
+        Reason(
+            kind="engine_behind",
+            level="problem",
+            text=text,
+            command="treadle doctor",
+            since_ms=engine.oldest_ms,
+        )
+    ]
+
+
+def _letter(facts: Facts) -> list[Reason]:
+    if facts.letter is None:
+        return []
+    letter = facts.letter.letter
+    why = f": {letter.failure}" if letter.failure else ""
+    text = f"a dead letter of the run is stored, {letter.reason}{why}, at {date(letter.at_ms)}"
+    command = f"nats stream get {facts.letter.stream} {facts.letter.sequence}"
+    return [
+        Reason(kind="dead_letter", level="note", text=text, command=command, since_ms=letter.at_ms)
+    ]
+
+
+def _end(facts: Facts) -> Reason:
+    view = facts.view
+    took = age(view.ended_ms - view.requested_ms)
+    when = f"{date(view.ended_ms)}, {age(facts.now_ms - view.ended_ms)} ago, after {took}"
+    match view.status:
+        case "completed":
+            text, command = f"it completed at {when}", f"treadle run result {view.id}"
+        case "cancelled":
+            reason = view.failure.message if view.failure else ""
+            text = f"it was cancelled at {when}{f': {reason}' if reason else ''}"
+            command = f"treadle run history {view.id}"
+        case _:
+            text = f"it failed at {when}: {_failed_at(view)}{view.failure or 'no cause is known'}"
+            text = f"{text}. {facts.hint}" if facts.hint else text
+            command = f"treadle run history {view.id}"
+    kind = view.status if view.status in ("completed", "cancelled") else "failed"
+    return Reason(kind=kind, level="ended", text=text, command=command, since_ms=view.ended_ms)
+
+
+def _failed_at(view: RunView) -> str:
+    if not view.failed_step:
+        return ""
+    step = next((each for each in view.steps if each.id == view.failed_step), None)
+    is_loop = step is not None and step.kind == "agent_loop"
+    at = f", iteration {step.iterations}" if step is not None and is_loop else ""
+    return f"step {view.failed_step!r}{at}: "
+
+
+def _waiting(events: int) -> str:
+    return "one event waits" if events == 1 else f"{events} events wait"

@@ -1,0 +1,62 @@
+"""One look at a run: its document, the registers of its live steps, and the view they make."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from treadle.sdk.client import requests
+from treadle.sdk.client.queueing import ahead_of
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.view import Held, RunView, of_document, of_request
+from treadle.sdk.definition import SignalStep, WorkflowDefinition
+from treadle.sdk.errors import UnknownRun
+from treadle.sdk.messages import WorkerPresence
+from treadle.sdk.run import RunDocument
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read, and the view of it."""
+
+    view: RunView
+    document: RunDocument | None = None
+    """None until an engine has taken the run."""
+    registers: dict[str, Held] = {}
+    """Of steps that are active, parked or cancelled."""
+    presence: tuple[WorkerPresence, ...] = ()
+
+
+async def look(store: Store, run: str) -> Look:
+    """Look at a run; raise ``UnknownRun`` if there is none."""
+    document = await requests.require(store, run)
+    presence = tuple(await store.presence())
+    if document is None:
+        found = await requests.requested(store, run, None)
+        if found is None:  # Early signals for a run that nobody has started.
+            raise UnknownRun(run)
+        event, time_ms = found
+        definition = await store.definition(event.workflow, event.definition)
+        view = of_request(run, event, time_ms, definition, presence)
+        return Look(view=view, presence=presence)
+    definition = await store.definition(document.workflow, document.definition)
+    registers = {} if definition is None else await _registers(store, document, definition)
+    ahead = await ahead_of(store, document) if document.status == "queued" else None
+    view = of_document(document, definition, registers, presence, ahead)
+    return Look(view=view, document=document, registers=registers, presence=presence)
+
+
+async def _registers(
+    store: Store, document: RunDocument, definition: WorkflowDefinition
+) -> dict[str, Held]:
+    wanted = [
+        step
+        for step in definition.steps
+        if not isinstance(step, SignalStep)
+        and (entry := document.steps.get(step.id)) is not None
+        and entry.status in ("active", "parked", "cancelled")
+    ]
+    found = await asyncio.gather(
+        *(store.register(document.run, step.id, step.type, document.domain) for step in wanted)
+    )
+    return {step.id: held for step, held in zip(wanted, found, strict=True) if held is not None}
