@@ -27,7 +27,7 @@ COMMANDS = [
         for name in (
             *("start", "show", "list", "watch", "history"),
             *("result", "cancel", "resume", "signal", "journal"),
-            *("steer", "follow-up", "send"),
+            *("steer", "follow-up", "send", "timeline", "diff"),
         )
     ),
     *(f"approvals {name}" for name in ("list", "show", "approve", "reject", "answer")),

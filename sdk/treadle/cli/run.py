@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options, talking
+from treadle.cli import options, talking, timelines
 from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
 
@@ -241,4 +241,6 @@ def signal(
     )
 
 
+app.command()(timelines.timeline)
+app.command()(timelines.diff)
 talking.add_to(app)

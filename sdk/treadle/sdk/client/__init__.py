@@ -7,6 +7,7 @@ from treadle.sdk.client.explain.reason import Explanation, Reason
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.streaming import StreamItem
+from treadle.sdk.client.timeline.span import Span, Timeline
 from treadle.sdk.client.transcript import Transcript
 from treadle.sdk.client.view import RunView, StepView
 
@@ -19,7 +20,9 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunView",
+    "Span",
     "StepView",
     "StreamItem",
+    "Timeline",
     "Transcript",
 ]

@@ -31,6 +31,8 @@ from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import StreamItem, stream
+from treadle.sdk.client.timeline.reading import timeline
+from treadle.sdk.client.timeline.span import Timeline
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
@@ -296,6 +298,10 @@ class Client:
     def history(self, run: str) -> AsyncIterator[RunEvent]:
         """Iterate over every stored event of the run so far, as it was sent."""
         return history(self._store, run)
+
+    async def timeline(self, run: str) -> Timeline:
+        """Return what the run did and when: attempts, pauses, waits, in order."""
+        return await timeline(self._store, run)
 
     def watch(self, run: str) -> AsyncIterator[RunEvent]:
         """Iterate over what happened and happens in the run, until it has ended."""

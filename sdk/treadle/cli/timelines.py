@@ -1,0 +1,180 @@
+"""``treadle run timeline`` and ``treadle run diff``: what runs did, from their stored events."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli import exits, output
+from treadle.cli.options import Json, Namespace, RunId, Url
+
+if TYPE_CHECKING:
+    from treadle.sdk.client import Client, Span, Timeline
+    from treadle.sdk.client.timeline.diffing import Cell, Difference, Row
+
+BAR_CHARS = 24
+_MARKS = {"attempt": "█", "pause": "·", "wait": "░", "parked": "░", "signal": "░", "lane": "░"}
+_OUTPUT_CHARS_MAX = 60
+
+Step = Annotated[
+    str | None, typer.Option("--step", metavar="STEP", help="Only this step of the run.")
+]
+
+
+def timeline(
+    run: RunId,
+    step: Step = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Show what a run did and when: attempts, pauses and waits, in order."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: _timeline(client, run, step, as_json=json))
+
+
+def diff(
+    run: RunId,
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="Id of the run to compare with.")
+    ] = None,
+    iterations: Annotated[
+        tuple[int, int] | None,
+        typer.Option("--iterations", metavar="N M", help="Compare two iterations of the run."),
+    ] = None,
+    step: Step = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Compare two runs, or two iterations of one: outcome, time, output, usage, failures."""
+    from treadle.cli import runs
+    from treadle.sdk.errors import UserError
+
+    if (other is None) == (iterations is None):
+        raise UserError(
+            "a run is compared with another run, or two of its iterations with each other. Give "
+            "OTHER, or --iterations N M."
+        )
+    return runs.run(
+        url, namespace, lambda client: _diff(client, run, other, iterations, step, as_json=json)
+    )
+
+
+async def _timeline(client: Client, run: str, step: str | None, *, as_json: bool) -> int:
+    found = await client.timeline(run)
+    spans = [span for span in found.spans if step in (None, span.step)]
+    if as_json:
+        for span in spans:
+            output.emit(span)
+        return exits.OK
+    now_ms = found.ended_ms or time.time_ns() // 1_000_000
+    output.say(
+        f"{found.run}  {found.workflow}  {found.status}", output.STYLES.get(found.status, "")
+    )
+    rows = [_span_row(span, found, now_ms) for span in spans]
+    if rows:
+        output.table(("AT", "STEP", "WHAT", "TOOK", "", "HOW IT ENDED"), rows)
+    return exits.OK
+
+
+async def _diff(
+    client: Client,
+    run: str,
+    other: str | None,
+    iterations: tuple[int, int] | None,
+    step: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    from treadle.sdk.client.timeline.diffing import diff_iterations, diff_runs
+
+    left = await client.timeline(run)
+    if iterations is not None:
+        found = diff_iterations(left, *iterations, step or "")
+    else:
+        found = diff_runs(left, await client.timeline(other or ""))
+    if as_json:
+        output.emit(found)
+    else:
+        _show(found, step)
+    return exits.OK
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _span_row(span: Span, found: Timeline, now_ms: int) -> tuple[str, ...]:
+    from treadle.sdk.times import age
+
+    what: str = span.kind
+    if span.kind == "attempt":
+        what = f"iteration {span.iteration}" if span.step in found.loops else "task"
+        what = f"{what}, attempt {span.attempt}" if span.attempt > 1 else what
+    told = [span.outcome or ("" if span.end_ms else "lasts")]
+    told += [span.detail, str(span.failure) if span.failure else ""]
+    return (
+        f"+{age(span.begin_ms - found.requested_ms)}",
+        span.step,
+        what,
+        age(span.took_ms(now_ms)),
+        _bar(span, found.requested_ms, now_ms),
+        "  ".join(filter(None, told)),
+    )
+
+
+def _bar(span: Span, begin_ms: int, end_ms: int) -> str:
+    total_ms = max(1, end_ms - begin_ms)
+    first = min(BAR_CHARS - 1, max(0, (span.begin_ms - begin_ms) * BAR_CHARS // total_ms))
+    behind = -(-((span.end_ms or end_ms) - begin_ms) * BAR_CHARS // total_ms)
+    length = max(1, min(BAR_CHARS, behind) - first)
+    return " " * first + _MARKS[span.kind] * length + " " * (BAR_CHARS - first - length)
+
+
+def _show(found: Difference, step: str | None) -> None:
+    rows = [row for row in found.rows if step in (None, row.step)]
+    headings = ("STEP", "ITERATION", found.left, found.right, "DIFFERS IN")
+    output.table(headings, [_diff_row(row) for row in rows])
+    for row in rows:
+        for name, cell in ((found.left, row.left), (found.right, row.right)):
+            if cell is not None and "output" in row.changed:
+                where = f"{row.step} {row.iteration}"
+                output.say(output.one_line(f"{where}  {name}  {_short(bytes(cell.output))}"))
+    output.say("the same" if not any(row.changed for row in rows) else "different")
+
+
+def _diff_row(row: Row) -> tuple[str, ...]:
+    return (
+        row.step,
+        str(row.iteration),
+        _cell(row.left),
+        _cell(row.right),
+        ", ".join(row.changed),
+    )
+
+
+def _cell(cell: Cell | None) -> str:
+    from treadle.sdk.times import age
+
+    if cell is None:
+        return "-"
+    spent = cell.spent
+    parts = [cell.outcome or "lasts", age(cell.took_ms)]
+    if cell.attempts > 1:
+        parts.append(f"{cell.attempts} attempts")
+    if spent.total_tokens:
+        parts.append(f"{spent.total_tokens} tokens")
+    if spent.tool_calls:
+        parts.append(f"{spent.tool_calls} calls")
+    if spent.cost_micro_usd:
+        parts.append(f"{spent.cost_usd:g} USD")
+    parts += [failure.split("\n")[0] for failure in cell.failures]
+    return ", ".join(parts)
+
+
+def _short(raw: bytes) -> str:
+    text = raw.decode(errors="replace")
+    return text if len(text) <= _OUTPUT_CHARS_MAX else f"{text[: _OUTPUT_CHARS_MAX - 1]}…"

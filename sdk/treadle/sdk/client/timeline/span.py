@@ -1,0 +1,54 @@
+"""A timeline: what a run did, piece by piece."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from treadle.sdk.messages import NO_RAW, Failure
+from treadle.sdk.spending import NOTHING, Spent
+
+SpanKind = Literal["lane", "attempt", "pause", "wait", "parked", "signal"]
+"""``lane``: queued; ``attempt``: one execution of one iteration, from its dispatch to its verdict;
+``pause``: a delay; ``wait``: for a message or a time; ``parked``: at a bound; ``signal``: a step
+that waits for one."""
+
+
+class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One piece of a run's time."""
+
+    kind: SpanKind
+    begin_ms: int
+    end_ms: int = 0
+    """0 while it lasts."""
+    step: str = ""
+    iteration: int = 0
+    attempt: int = 0
+    outcome: str = ""
+    """Of an attempt: continued, waiting, completed, failed, lost or cancelled. Of a wait: what
+    ended it."""
+    detail: str = ""
+    worker: str = ""
+    failure: Failure | None = None
+    output: msgspec.Raw = NO_RAW
+    spent: Spent = NOTHING
+    """What the iteration had used by then, its earlier attempts included."""
+
+    def took_ms(self, now_ms: int) -> int:
+        """Return how long it took, or takes so far."""
+        return max(0, (self.end_ms or now_ms) - self.begin_ms)
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did, in the order in which it began."""
+
+    run: str
+    workflow: str
+    status: str
+    requested_ms: int
+    ended_ms: int = 0
+    """0 while it lives."""
+    loops: tuple[str, ...] = ()
+    """Steps that iterate."""
+    spans: tuple[Span, ...] = ()

@@ -1,0 +1,88 @@
+"""``treadle run timeline`` and ``treadle run diff`` over runs that took place.
+
+A real server, an engine and a worker; the entry point once the runs have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+from tests.cli.conftest import Run
+from tests.engine.stand import Stand, loop, open_stand
+
+from treadle.cli import exits
+from treadle.sdk import Retry
+from treadle.sdk.settings import Settings
+from treadle.worker import LoopContext, Worker
+
+FLOW = loop(loop_delay=0.05, retry=Retry(max_attempts=2, delay_s=0.05))
+
+
+def counting() -> Worker:
+    """Return a worker whose loop fails once at 1, waits at 2 and completes with its input."""
+    worker = Worker("w")
+
+    @worker.handler("link")
+    async def count(ctx: LoopContext[Any]) -> Any:
+        if ctx.iteration == 1 and ctx.attempt == 1:
+            raise ValueError("not yet")
+        if ctx.iteration == 2:
+            return ctx.wait("a word")
+        return ctx.complete(ctx.input) if ctx.iteration == 3 else ctx.continue_(ctx.run)
+
+    return worker
+
+
+def ran(settings: Settings, *runs: str) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(counting())
+        for run in runs:
+            handle = await stand.client.start(FLOW, None, id=run)
+            await stand.status(run, "parked")
+            await handle.send("loop", "go", id="m1")
+            await handle.result(timeout_s=10)
+
+    async def on_stand() -> None:
+        async with open_stand(settings) as stand:
+            await story(stand)
+
+    asyncio.run(on_stand())
+
+
+def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
+    treadle: Run, settings: Settings
+) -> None:
+    ran(settings, "r1", "r2")
+    spans = treadle("run", "timeline", "r1", "--json").lines
+    assert [(span["kind"], span.get("outcome", "")) for span in spans] == [
+        ("attempt", "continued"),
+        ("pause", ""),
+        ("attempt", "failed"),
+        ("pause", ""),
+        ("attempt", "continued"),
+        ("pause", ""),
+        ("attempt", "waiting"),
+        ("wait", "steer m1"),
+        ("attempt", "completed"),
+    ]
+    for one, next_ in pairwise(spans):
+        assert one["end_ms"] == next_["begin_ms"], "no time is left out, and none is told twice"
+    pauses = [span for span in spans if span["kind"] == "pause"]
+    assert all(span["end_ms"] - span["begin_ms"] >= 40 for span in pauses)
+    shown = treadle("run", "timeline", "r1").out
+    assert "r1  one-loop  completed" in shown
+    assert "iteration 1, attempt 2" in shown and "failed  ValueError: not yet" in shown
+    assert "█" in shown and "░" in shown and "steer m1" in shown
+    assert treadle("run", "timeline", "r1", "--step", "none", "--json").out == ""
+
+    found = treadle("run", "diff", "r1", "r2", "--json").json
+    assert [row.get("changed", []) for row in found["rows"]] == [["output"], ["output"], [], []]
+    assert "different" in treadle("run", "diff", "r1", "r2").out
+    assert treadle("run", "diff", "r1", "r1").out.endswith("the same\n")
+    told = treadle("run", "diff", "r1", "--iterations", "0", "1").out
+    assert "r1#0" in told and "continued" in told and "attempts, failures" in told
+    error = treadle("run", "diff", "r1", "--json", code=exits.USAGE).json["error"]
+    assert "Give OTHER, or --iterations N M." in error["message"]
+    treadle("run", "diff", "r1", "gone", code=exits.UNKNOWN)
