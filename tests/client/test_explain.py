@@ -97,7 +97,12 @@ def test_what_executes_is_told_with_its_bounds_and_its_last_word() -> None:
         sequence=1, time_ms=NOW - 500, step="loop", chunk=chunks.ToolStarted(id="c", name="grep")
     )
     live = msgspec.structs.replace(LIVE, attempt=2, timeout_ms=10_000, deadline_ms=NOW + 90_000)
-    explanation, reason = told(live, WORKER, found={**taken(4_000), "said": said})
+    explanation, reason = told(
+        live,
+        WORKER,
+        found={**taken(4_000), "said": said},
+        document=msgspec.structs.replace(ACTIVE, deadline_ms=NOW + 95_000),
+    )
     assert (explanation.state, reason.kind, reason.since_ms) == (
         "healthy",
         "executing",
@@ -106,7 +111,8 @@ def test_what_executes_is_told_with_its_bounds_and_its_last_word() -> None:
     assert reason.text == (
         f"step 'loop' executes iteration 3 of at most 5, attempt 2 on worker 'w1' "
         f"({since(NOW - 4_000, NOW)}); 500ms ago it began tool 'grep'; this attempt may run "
-        f"{until(NOW + 6_000, NOW)}; the loop may run {until(NOW + 90_000, NOW)}"
+        f"{until(NOW + 6_000, NOW)}; the loop may run {until(NOW + 90_000, NOW)}; the run may run "
+        f"{until(NOW + 95_000, NOW)}"
     )
 
 
@@ -194,6 +200,10 @@ def test_a_task_that_free_workers_leave_lying_is_a_problem() -> None:
         "treadle doctor",
     )
     assert told(LIVE, WORKER, since_ms=NOW - 100, **free)[1].kind == "starting"
+    # One execution of two: it has room as long as it asks for more.
+    some: dict[str, Any] = {"beats": (beat(WORKER, 1),)}
+    assert told(LIVE, WORKER, found={"pulls": 1}, **some)[1].kind == "untaken"
+    assert told(LIVE, WORKER, found={"pulls": 0}, **some)[1].kind == "slots_busy"
 
 
 def test_a_step_whose_task_is_not_stored_is_a_problem_after_a_while() -> None:
@@ -201,6 +211,11 @@ def test_a_step_whose_task_is_not_stored_is_a_problem_after_a_while() -> None:
     young = {"first": done(), "loop": StepEntry("active", 0, NOW - 100)}
     document = msgspec.structs.replace(ACTIVE, steps=young)
     assert told(None, WORKER, document=document)[1].kind == "moving"
+
+
+def test_a_register_that_parked_before_its_document_says_so_is_healthy() -> None:
+    _, reason = told(parked("max_iterations", iteration=5), WORKER)
+    assert (reason.kind, reason.text) == ("moving", "step 'loop' has just parked")
 
 
 def test_a_run_between_two_steps_is_healthy() -> None:
@@ -230,6 +245,8 @@ def test_a_delay_that_is_long_over_is_a_problem() -> None:
     explanation, reason = told(late, WORKER)
     assert (explanation.state, reason.kind) == ("stuck", "overdue")
     assert reason.text.startswith(f"step 'loop' was due {since(NOW - 30_000, NOW)}")
+    _, reason = told(**waiting("the night", NOW - 30_000))
+    assert reason.kind == "overdue" and reason.text.endswith(", which was 30.0s ago")
     _, reason = told(Delayed(parent="e1", task=LIVE, due_ms=NOW - 30_000))
     assert reason.kind == "unserved", "workers carry short delays, and none is there"
 

@@ -57,18 +57,15 @@ def task(type: str) -> Workflow[Any]:
     return workflow
 
 
-def holding(gate: asyncio.Event, *types: str, **options: Any) -> Worker:
+def holding(gate: asyncio.Event, type: str, **options: Any) -> Worker:
     """Return a worker whose tasks take until the gate opens."""
     worker = Worker("w", **options)
 
-    def add(type: str) -> None:
-        @worker.handler(type)
-        async def hold(ctx: TaskContext[Any]) -> str:
-            await gate.wait()
-            return "done"
+    @worker.handler(type)
+    async def hold(ctx: TaskContext[Any]) -> str:
+        await gate.wait()
+        return "done"
 
-    for type in types:
-        add(type)
     return worker
 
 
@@ -206,18 +203,31 @@ def test_a_task_waits_in_line_while_all_workers_are_busy(play: Play) -> None:
 
 
 def test_a_task_waits_for_a_slot_of_the_worker_that_has_it(play: Play) -> None:
-    gate = asyncio.Event()
+    think, write = asyncio.Event(), asyncio.Event()
+    worker = Worker("w", concurrency=1)
+
+    @worker.handler("think")
+    async def thinks(ctx: TaskContext[Any]) -> None:
+        await think.wait()
+
+    @worker.handler("write")
+    async def writes(ctx: TaskContext[Any]) -> None:
+        await write.wait()
 
     async def story(stand: Stand) -> None:
         await stand.engine()
-        stand.worker(holding(gate, "think", "write", concurrency=1))
+        stand.worker(worker)
         await stand.client.start(task("think"), None, id="r1")
         await explained(stand, "executing", "r1")
         await stand.client.start(task("write"), None, id="r2")
         told, reason = await explained(stand, "slot_wait", "r2")
         assert told.state == "healthy"
         assert "waits for a slot of worker 'w', which holds 2 tasks and executes 1" in reason.text
-        gate.set()
+        waited = await stand.client.explain("r2")
+        think.set()
+        _, reason = await explained(stand, "executing", "r2")
+        assert reason.since_ms > waited.at_ms - 100, "it executes since then, not since it waits"
+        write.set()
         await stand.client.result("r2", timeout_s=10)
 
     play(story)

@@ -48,17 +48,20 @@ async def explain(store: Store, run: str) -> Explanation:
     return explanation_of(facts)
 
 
-async def _facts(store: Store, found: Look) -> Facts:
+async def _facts(store: Store, found: Look, *, looks_at_storage: bool = True) -> Facts:
     view, document = found.view, found.document
     now_ms = await _now_ms(store)
     facts = Facts(view=view, now_ms=now_ms, letter=await _letter(store, view.id))
     if view.is_terminal:
         hint = hint_of(document) if document and view.status == "failed" else ""
         return msgspec.structs.replace(facts, hint=hint)
-    engine, storage = await asyncio.gather(_engine(store, view.id), storage_faults(store))
-    domain = document.domain if document else facts.domain
+    storage = await storage_faults(store) if looks_at_storage else ()
     facts = msgspec.structs.replace(
-        facts, presence=found.presence, engine=engine, storage=storage, domain=domain
+        facts,
+        presence=found.presence,
+        engine=await _engine(store, view.id),
+        storage=storage,
+        domain=document.domain if document else facts.domain,
     )
     return await _with_steps(store, facts, found.registers)
 
@@ -69,7 +72,7 @@ async def _with_holder(store: Store, facts: Facts, holder: str) -> Facts:
         found = await look(store, holder)
     except UnknownRun:
         return facts  # It has gone meanwhile.
-    told = explanation_of(await _facts(store, found))
+    told = explanation_of(await _facts(store, found, looks_at_storage=False))
     return msgspec.structs.replace(
         facts,
         holder_since_ms=_began_ms(found.document),
@@ -129,14 +132,14 @@ async def _in_line(store: Store, domain: str, step: StepView, task: Task, token:
     delivered = int(info["delivered"]["stream_seq"]) if info else 0
     if token <= delivered:
         return StepFacts(task=task, is_given_out=True)
-    before = 0
+    before, pulls = 0, int(info["num_waiting"]) if info else 0
     of_type = s.registers_of_type(step.type, domain)
     async for stored in store.js.read(s.steps_stream, of_type, start=delivered + 1):
         if stored.sequence >= token or before > BEFORE_MAX:
             break
         before += isinstance(_registers.decode(stored.data), Task)
     is_more = before > BEFORE_MAX
-    return StepFacts(task=task, before=min(before, BEFORE_MAX), is_more=is_more)
+    return StepFacts(task=task, before=min(before, BEFORE_MAX), is_more=is_more, pulls=pulls)
 
 
 def _taken(beats: Sequence[Beat], token: int) -> Taken | None:

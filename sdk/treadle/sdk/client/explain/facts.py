@@ -28,6 +28,8 @@ class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a task that was not: tasks of its type that are before it."""
     is_more: bool = False
     """There are more than were counted."""
+    pulls: int = 0
+    """Requests for tasks of its type that workers have open: they have room."""
     taken: Taken | None = None
     """Who holds it."""
     has_moved: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from treadle.sdk.client.explain.facts import Facts
 from treadle.sdk.client.explain.reason import Explanation, Level, Reason, decided
-from treadle.sdk.client.explain.steps import step_reason
+from treadle.sdk.client.explain.steps import OVERDUE_MS, step_reason
 from treadle.sdk.client.notes import Note, NoteKind
 from treadle.sdk.client.view import RunView
 from treadle.sdk.times import age, date, since
@@ -87,6 +87,10 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
     since_ms = step.since_ms if step and note.kind not in _TIMELESS else 0
     when = f" ({since(since_ms, facts.now_ms)})" if since_ms else ""
     is_timed = note.kind in ("timed_wait", "provider_busy")
+    if step and is_timed and facts.now_ms - step.due_ms > OVERDUE_MS:
+        text = f"{note.text}, which was {age(facts.now_ms - step.due_ms)} ago"
+        command = "treadle doctor"
+        return Reason(kind="overdue", level="problem", text=text, command=command, step=step.id)
     return Reason(
         kind=note.kind,
         level=_LEVELS[note.kind],

@@ -28,6 +28,9 @@ def step_reason(step: StepView, facts: Facts) -> Reason | None:
     found = facts.steps.get(step.id)
     if step.status != "active" or not step.type:
         return None
+    if step.doing in ("parked", "waiting"):
+        text = f"has just {'parked' if step.doing == 'parked' else 'begun to wait'}"
+        return _reason("moving", "works", step, text)
     if found is None or step.doing == "":
         return _undispatched(step, facts)
     if found.has_moved:
@@ -98,7 +101,8 @@ def _in_line(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
         if (beat := loads.get(worker.incarnation)) is not None
         and (
             len(beat.held) >= worker.concurrency
-            or any(held.type == step.type for held in beat.held)
+            # A handler may have fewer slots than its worker, which beats do not tell.
+            or (not found.pulls and any(held.type == step.type for held in beat.held))
         )
     ]
     if len(busy) == len(workers):
@@ -144,6 +148,8 @@ def _held(step: StepView, found: StepFacts, taken: Taken, facts: Facts) -> Reaso
         parts.append(f"this attempt may run {until(ends_ms, facts.now_ms)}")
     if step.deadline_ms:
         parts.append(f"the loop may run {until(step.deadline_ms, facts.now_ms)}")
+    if facts.view.deadline_ms:
+        parts.append(f"the run may run {until(facts.view.deadline_ms, facts.now_ms)}")
     return _reason("executing", "works", step, "; ".join(parts), since_ms=began_ms)
 
 
