@@ -136,6 +136,9 @@ def test_presence_of_older_and_newer_versions_is_read() -> None:
     new = b'{"presence":{"incarnation":"a","blocked_ms":3,"some_day":1},"some_day":2}'
     assert msgspec.json.decode(new, type=Beat).presence.blocked_ms == 3
     assert b"blocked" not in msgspec.json.encode(old)
+    held = b'{"presence":{"incarnation":"a"},"held":[["r","s","t",7],["r","s","t",8,900,"new"]]}'
+    beat = msgspec.json.decode(held, type=Beat)
+    assert [each.executing_ms for each in beat.held] == [-1, 900]
 
 
 def test_an_ended_run_asks_for_nothing() -> None:

@@ -292,9 +292,10 @@ def test_presence_and_beats_say_who_lives_and_what_it_holds(settings: Settings) 
             token = await stage.put(task(), step="one")
             await until_true(lambda: stage.beats[-1].held != ())
             beat = stage.beats[-1]
-            assert [msgspec.to_builtins(held) for held in beat.held] == [
-                ["r1", "one", "work", token]
-            ]
+            (held,) = beat.held
+            assert (held.run, held.step, held.type, held.token) == ("r1", "one", "work", token)
+            assert held.executing_ms > 0
+            await until_true(lambda: stage.beats[-1].held[0].executing_ms > held.executing_ms)
             assert not beat.leaving
             at = stage.subjects.worker(beat.presence.incarnation)
             stored = await stage.js.last(stage.subjects.workers_stream, at)
