@@ -440,3 +440,13 @@ def test_an_end_says_when_and_what_next(status: Any) -> None:
     next_ = "result" if status == "completed" else "history"
     assert reason.command == f"treadle run {next_} r1"
     assert explanation.reasons[1].command == "nats stream get X 4"
+
+
+def test_a_bound_that_ends_a_run_between_two_iterations_names_none_as_failed() -> None:
+    steps = {"loop": StepEntry("failed", 5, SINCE, NOW)}
+    failure = Failure("max_iterations", "5 iterations")
+    document = msgspec.structs.replace(
+        ACTIVE, status="failed", failure=failure, failed_step="loop", ended_ms=NOW, steps=steps
+    )
+    _, reason = told(None, document=document)
+    assert reason.text.endswith(": step 'loop': max_iterations: 5 iterations")

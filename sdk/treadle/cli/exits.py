@@ -25,7 +25,7 @@ MEANINGS = {
     TIMED_OUT: "not finished within --timeout",
     CONFLICT: "the run is not in a state for this, or was started with something else",
     CHECK_FAILED: "treadle doctor found something to mend",
-    STUCK: "treadle explain: the run goes on only when somebody acts",
+    STUCK: "treadle explain says that the run is stuck until somebody acts",
     BUG: "a bug of Treadle",
     INTERRUPTED: "interrupted with Ctrl-C",
 }

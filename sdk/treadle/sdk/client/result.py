@@ -15,6 +15,8 @@ from treadle.sdk.run import RunDocument
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 
 _BOUNDS = {MAX_TOKENS: "its bound on tokens", MAX_COST: "max_cost_usd"}
+BETWEEN_ITERATIONS = ("max_iterations", *SPENDING_REASONS)
+"""Bounds that are reached between two iterations: there is none that has failed."""
 _UNKNOWN_CAUSE = Failure("unknown", "the run's document names no cause")
 
 
@@ -31,8 +33,7 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
         definition = await store.definition(document.workflow, document.definition)
         steps = definition.steps if definition else ()
         plain = {step.id for step in steps if not isinstance(step, AgentLoopStep)}
-        # These are reached between two iterations: there is none that has failed.
-        is_between = failure.type in ("max_iterations", *SPENDING_REASONS)
+        is_between = failure.type in BETWEEN_ITERATIONS
         is_plain = document.failed_step in plain
         iteration = None if is_plain or is_between else entry.iterations
     return RunFailed(document.run, document.failed_step, iteration, failure, hint_of(document))

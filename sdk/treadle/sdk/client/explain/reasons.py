@@ -10,6 +10,7 @@ from treadle.sdk.client.explain.facts import Facts
 from treadle.sdk.client.explain.reason import Explanation, Level, Reason, decided
 from treadle.sdk.client.explain.steps import OVERDUE_MS, step_reason
 from treadle.sdk.client.notes import Note, NoteKind
+from treadle.sdk.client.result import BETWEEN_ITERATIONS
 from treadle.sdk.client.view import RunView
 from treadle.sdk.times import age, date, since
 
@@ -214,8 +215,10 @@ def _failed_at(view: RunView) -> str:
     if not view.failed_step:
         return ""
     step = next((each for each in view.steps if each.id == view.failed_step), None)
-    is_loop = step is not None and step.kind == "agent_loop"
-    at = f", iteration {step.iterations}" if step is not None and is_loop else ""
+    at = ""
+    if step is not None and step.kind == "agent_loop":
+        is_between = view.failure is not None and view.failure.type in BETWEEN_ITERATIONS
+        at = "" if is_between else f", iteration {step.iterations}"
     return f"step {view.failed_step!r}{at}: "
 
 
