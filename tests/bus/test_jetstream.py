@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from treadle.sdk.bus import reading
-from treadle.sdk.bus.acks import time_ms
+from treadle.sdk.bus.acks import time_us
 from treadle.sdk.bus.assets import differences
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.doorbell import Doorbell
@@ -162,15 +162,15 @@ def test_a_missing_stream_says_that_the_namespace_is_not_set_up(with_stream: Wit
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("2026-01-02T03:04:05Z", 1767323045000),
-        ("2026-01-02T03:04:05.1Z", 1767323045100),
-        ("2026-01-02T03:04:05.123999999Z", 1767323045123),
-        ("2026-01-02T05:04:05.000000001+02:00", 1767323045000),
-        ("2026-01-02T01:04:05.5-02:00", 1767323045500),
+        ("2026-01-02T03:04:05Z", 1767323045000000),
+        ("2026-01-02T03:04:05.1Z", 1767323045100000),
+        ("2026-01-02T03:04:05.123999999Z", 1767323045123999),
+        ("2026-01-02T05:04:05.000000001+02:00", 1767323045000000),
+        ("2026-01-02T01:04:05.5-02:00", 1767323045500000),
     ],
 )
-def test_times_are_rounded_down_to_milliseconds(text: str, expected: int) -> None:
-    assert time_ms(text) == expected
+def test_times_are_rounded_down_to_microseconds(text: str, expected: int) -> None:
+    assert time_us(text) == expected
 
 
 def test_a_message_has_the_same_time_read_listed_and_delivered(

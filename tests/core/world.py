@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from tests.core import engines
+from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
@@ -74,6 +75,8 @@ class World:
         self.must_count: set[str] = set()
         self.used: dict[tuple[str, int], int] = {}
         """Tool calls that really happened in an iteration, all its executions together."""
+        self.given_out: dict[tuple[str, int], Task] = {}
+        """Every task that there was, by step and token."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -134,6 +137,8 @@ class World:
         self.heads[step_id] = self._next("s")
         self.registers[step_id] = Placed(self.heads[step_id], new)
         self.history.setdefault(step_id, []).append(new)
+        if isinstance(new, Task):
+            self.given_out[step_id, self.heads[step_id]] = new
         self.set_timers(step_id)
         return True
 
@@ -197,6 +202,8 @@ class World:
         self.made_from[output] = read
         place = execution.step, execution.task.iteration
         self.used[place] = self.used.get(place, 0) + 1
+        common["iteration"] = execution.task.iteration
+        common["attempt"] = execution.task.attempt
         common["head"] = execution.head
         common["spent"] = Spent(tool_calls=self.used[place])
         common["seen"] = execution.seen
@@ -214,7 +221,9 @@ class World:
 
     def lose(self, step_id: str, token: int) -> None:
         """Somebody believes that the execution of a token is gone."""
-        self.store(TaskLost(**self._common(step_id, token)))
+        task = self.given_out.get((step_id, token))
+        place = {"iteration": task.iteration, "attempt": task.attempt} if task else {}
+        self.store(TaskLost(**self._common(step_id, token), **place))
 
     def fire_timers(self) -> None:
         """Fire what is due, again if it fired before: a timer's event is only a hint."""
@@ -362,7 +371,8 @@ class World:
                 assert (register.outcome, register.iterations) == (entry.status, entry.iterations)
             if isinstance(step, AgentLoopStep) and entry.status == "failed":
                 assert register.failure == entry.failure
+        check_spans(self)
 
     def request(self) -> None:
         """A client starts the run."""
-        self.store(RunRequested(workflow="w", definition=self.plan.hash))
+        self.store(RunRequested(workflow="w", definition=self.plan.hash, trace=TRACE))

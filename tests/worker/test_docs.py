@@ -19,7 +19,7 @@ from treadle.worker import LoopContext, TaskContext
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
 FENCE = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FOR_THE_AGENT_RUNTIME = {"append_record", "read_records", "newest_record"}
+FOR_THE_AGENT_RUNTIME = {"append_record", "report_parts", "read_records", "newest_record"}
 
 
 async def program() -> None:

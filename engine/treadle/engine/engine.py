@@ -26,6 +26,8 @@ from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
 from treadle.engine.steps import Steps
 from treadle.engine.takeover import Takeover
+from treadle.engine.telemetry.beside import tracing
+from treadle.engine.telemetry.projector import Send
 from treadle.engine.timers import Timers
 from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
 from treadle.sdk.bus.connection import Connection
@@ -51,6 +53,8 @@ class Engine:
     ``retention_s`` is how long ended runs are kept, in seconds; 0 keeps them for ever.
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
     ``output_max_age_s`` is how long what runs say is kept, in seconds; None leaves it as it is.
+    ``export`` sends the spans of runs to a collector (``treadle.engine.telemetry``); None is no
+    tracing. With ``live_traces`` runs and steps are sent as they begin, not only as they end.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Engine:
         event_ack_wait_s: float = EVENT_ACK_WAIT_S,
         retention_s: float = RETENTION_S,
         output_max_age_s: float | None = None,
+        export: Send | None = None,
+        live_traces: bool = False,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
@@ -71,6 +77,8 @@ class Engine:
         self._retention_s = retention_s
         self._event_ack_wait_s = event_ack_wait_s
         self._output_max_age_s = output_max_age_s
+        self._export = export
+        self._live_traces = live_traces
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -88,8 +96,12 @@ class Engine:
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
             intake, lanes = _wire(connection, js, subjects, registers)
-            takeover = Takeover(js, subjects, registers, name=self._name)
-            await self._serve(js, subjects, intake, takeover, lanes)
+            projects = self._export is not None
+            takeover = Takeover(js, subjects, registers, name=self._name, projects=projects)
+            async with tracing(
+                self._settings, self._name, takeover.incarnation, self._export, self._live_traces
+            ):
+                await self._serve(js, subjects, intake, takeover, lanes)
         finally:
             await connection.close()
 

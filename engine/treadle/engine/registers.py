@@ -22,6 +22,7 @@ from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream, Refused
 from treadle.sdk.messages import Ended, Register, Task
 from treadle.sdk.subjects import RegisterAddress, Subjects, task_id
+from treadle.sdk.tracing.ids import parse_ref, task_traceparent
 
 HEADS_MAX = 200_000
 """Registers whose newest value an engine remembers; the oldest are read again when needed."""
@@ -106,12 +107,17 @@ class Registers:
         """
         subject = self.subject(address)
         data = _encoder.encode(new)
-        message_id = _message_id(address, new)
+        message_id, headers = _message_id(address, new), _trace_headers(address, new)
         pair = self._subjects.pair(address.run, address.step, address.domain)
         while True:
             try:
                 answer = await self._js.attempt(
-                    subject, data, expected=head, filter=pair, message_id=message_id
+                    subject,
+                    data,
+                    expected=head,
+                    filter=pair,
+                    message_id=message_id,
+                    headers=headers,
                 )
             except Unknown:
                 await asyncio.sleep(_SILENCE_RETRY_S)
@@ -160,3 +166,15 @@ def _message_id(address: RegisterAddress, register: Register) -> str:
     task = register if isinstance(register, Task | Ended) else register.task
     iteration = task.iterations if isinstance(task, Ended) else task.iteration
     return task_id(address.run, address.step, iteration, task.attempt, register.parent)
+
+
+def _trace_headers(address: RegisterAddress, register: Register) -> dict[str, str] | None:
+    """Return the W3C headers of a task that a worker is given; None for a run without a trace."""
+    if not isinstance(register, Task):
+        return None
+    ref = parse_ref(register.trace)
+    if ref is None:
+        return None
+    return {
+        "traceparent": task_traceparent(ref, address.step, register.iteration, register.attempt)
+    }

@@ -64,7 +64,13 @@ class Takeover:
     """Watches beats, sends this engine's own, and reports what dead workers held."""
 
     def __init__(
-        self, js: JetStream, subjects: Subjects, registers: Registers, *, name: str
+        self,
+        js: JetStream,
+        subjects: Subjects,
+        registers: Registers,
+        *,
+        name: str,
+        projects: bool = False,
     ) -> None:
         self._js = js
         self._subjects = subjects
@@ -79,7 +85,13 @@ class Takeover:
             host=host_id(),
             pid=os.getpid(),
             started_ms=round(time.time() * 1000),
+            projects=projects,
         )
+
+    @property
+    def incarnation(self) -> str:
+        """The id of this engine process."""
+        return self._presence.incarnation
 
     async def start(self, on_engine_lost: Callable[[], Awaitable[None]]) -> None:
         """Begin to watch and to beat."""
@@ -245,13 +257,17 @@ class Takeover:
     async def _report(self, task: Held, presence: WorkerPresence, why: str) -> None:
         address = RegisterAddress(presence.domain, task.run, task.step, task.type)
         known = self._registers.known(address)
-        held = known.register if known is not None and known.sequence == task.token else None
+        if known is None or known.sequence != task.token:
+            known = await self._registers.read(address)
+        if known is None or known.sequence != task.token or not isinstance(known.register, Task):
+            return  # It has moved on without the dead process.
+        held = known.register
         lost = TaskLost(
             step=task.step,
             type=task.type,
             token=task.token,
-            iteration=held.iteration if isinstance(held, Task) else 0,
-            attempt=held.attempt if isinstance(held, Task) else 1,
+            iteration=held.iteration,
+            attempt=held.attempt,
             worker=presence.incarnation,
             reason=f"worker {presence.name or presence.incarnation}: {why}",
         )

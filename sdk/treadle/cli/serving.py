@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from treadle.cli import exits, lineage, logs, output
+from treadle.cli import exits, lineage, logs, output, traces
 from treadle.sdk.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def serve_engine(
     logs.configure(as_json=as_json)
     settings = Settings.from_env(url=url, namespace=namespace)
 
+    export = traces.exporter()
+
     async def run() -> None:
         engine = Engine(
             settings,
@@ -42,6 +44,8 @@ def serve_engine(
             partitions=partitions,
             replicas=replicas,
             output_max_age_s=output_max_age_s,
+            export=export.send if export is not None else None,
+            live_traces=traces.are_live(),
         )
         _on_signals(engine.stop)
         await engine.run()

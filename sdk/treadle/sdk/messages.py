@@ -23,6 +23,7 @@ import msgspec
 
 from treadle.sdk.asks import Ask
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
+from treadle.sdk.tracing.span import SpanPart
 
 NO_RAW = msgspec.Raw(b"null")
 
@@ -92,6 +93,12 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     metadata: dict[str, str] = {}
     lane: str = ""
     """The run waits until every earlier request of this lane is over; empty is no lane."""
+    trace: str = ""
+    """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
+    caller: str = ""
+    """W3C traceparent of the span in which the run was requested."""
+    trace_state: str = ""
+    """W3C tracestate of that span."""
 
 
 class SignalReceived(
@@ -154,6 +161,11 @@ class _Settle(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iteration: int = 0
     attempt: int = 1
     worker: str = ""
+    queued_us: int = 0
+    """When the task was stored, by the server's clock; microseconds, like ``taken_us``. Both are 0
+    in a run without a trace."""
+    taken_us: int = 0
+    """When its execution began, by the worker's clock; 0 if it is not known."""
 
 
 class _Verdict(_Settle, frozen=True, kw_only=True):
@@ -166,6 +178,8 @@ class _Verdict(_Settle, frozen=True, kw_only=True):
     """Sequence of the newest message to the step that the execution took note of; 0 is none."""
     takes_messages: bool = False
     """The handler asks for messages: the step does not end while there is one it has not seen."""
+    parts: tuple[SpanPart, ...] = ()
+    """What the iteration did, for its trace: see ``tracing.span``."""
 
 
 class StepContinued(_Verdict, frozen=True, tag="step.continued", tag_field="event", kw_only=True):
@@ -301,6 +315,8 @@ class Task(
     """What the attempts of this iteration have used, as far as they told."""
     asked: int = 0
     """Sequence of the ``step.waiting`` whose asks this iteration looks at again; 0 is none."""
+    trace: str = ""
+    """The run's trace; empty is none."""
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):
@@ -400,6 +416,8 @@ class WorkerPresence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     domain: str = "main"
     started_ms: int = 0
     version: str = ""
+    projects: bool = False
+    """An engine that can write the traces of runs; the oldest one does."""
     blocked_ms: int = 0
     """For how long its event loop has stood still; 0 while it goes round."""
     blocked_at: str = ""

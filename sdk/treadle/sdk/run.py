@@ -76,6 +76,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     applied_below: int = 0
     """Every such event below this sequence was applied too, and its id forgotten."""
     metadata: dict[str, str] = {}
+    trace: str = ""
+    """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     write: str = ""
     """Nonce of the write: recognises a compare-and-set whose acknowledgement was lost."""
 

@@ -235,6 +235,10 @@ class Subjects:
         """Key of the namespace's settings (partitions), in the workflows bucket."""
         return f"$KV.{self.workflows_bucket}._namespace"
 
+    def cursor(self, name: str) -> str:
+        """Key of how far a reader of the log has come, in the workflows bucket."""
+        return f"$KV.{self.workflows_bucket}._cursor.{name}"
+
     def dead(self, workflow: str, run: str) -> str:
         return f"{self.namespace}.dead.{workflow or '_'}.{run}"
 

@@ -11,6 +11,7 @@ from tests.crash.process import wait_until
 from tests.nursery import Forked, agents
 
 from treadle.engine import Engine
+from treadle.engine.telemetry.projector import Send
 from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client
 from treadle.sdk.bus.connection import Connection
@@ -79,13 +80,23 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(settings: Settings, directory: Path, play: Responder) -> AsyncGenerator[Stand]:
-    """Set everything up, and take it down."""
+async def stand(
+    settings: Settings,
+    directory: Path,
+    play: Responder,
+    export: Send | None = None,
+    *,
+    serve: bool = True,
+) -> AsyncGenerator[Stand]:
+    """Set everything up, and take it down.
+
+    ``export`` is where the engine sends spans; without ``serve`` there is no engine.
+    """
     connection = await Connection.open(settings, name="test")
     await ensure_topology(JetStream(connection), settings)
     await connection.close()
-    engine = Engine(settings)
-    running = asyncio.create_task(engine.run())
+    engine = Engine(settings, export=export)
+    running = asyncio.create_task(engine.run()) if serve else None
     try:
         with FakeAnthropic(play) as fake:
             async with Client.connect(settings=settings) as client:
@@ -95,5 +106,6 @@ async def stand(settings: Settings, directory: Path, play: Responder) -> AsyncGe
                 finally:
                     made.close()
     finally:
-        engine.stop()
-        await running
+        if running is not None:
+            engine.stop()
+            await running

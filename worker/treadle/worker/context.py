@@ -26,6 +26,8 @@ from treadle.sdk.chunks import Chunk, Progress, Text
 from treadle.sdk.errors import HandlerError, InvalidPayload
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
+from treadle.sdk.tracing.ids import SAMPLED_SUFFIX
+from treadle.sdk.tracing.span import SpanPart
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
 from treadle.worker.failure import (
     MESSAGE_CHARS_MAX,
@@ -275,6 +277,14 @@ class _Loop:
         It is told with the verdict; bounds are asked between iterations.
         """
         self._call.report_spent(spent)
+
+    def report_parts(self, parts: Sequence[SpanPart]) -> None:
+        """Say what this iteration did, for its trace; nothing in a run without one.
+
+        It is told with the verdict, so it must be small: names, numbers and times.
+        """
+        if self._call.task.trace.endswith(SAMPLED_SUFFIX):
+            self._call.parts = tuple(parts)
 
     def wait(
         self,

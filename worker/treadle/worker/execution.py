@@ -27,6 +27,7 @@ from treadle.sdk.errors import HandlerError, ServerUnavailable
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
+from treadle.sdk.tracing.span import SpanPart
 from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
 from treadle.worker.failure import describe, place_of, place_of_function, placed
 from treadle.worker.mailbox import Letters, ReceivedMessage
@@ -53,6 +54,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     token: int
     """The fencing token of the execution that wrote it."""
     iteration: int
+    attempt: int = 1
+    """The attempt of the iteration that wrote it."""
     nonce: str
     """Fresh per write: recognises a write whose acknowledgement was lost."""
     body: msgspec.Raw
@@ -117,6 +120,7 @@ class Call:
         "handler",
         "loop",
         "newest",
+        "parts",
         "port",
         "seen",
         "spent_now",
@@ -143,6 +147,8 @@ class Call:
         self.takes_messages = False
         self.spent_now = task.spent_now
         """What this iteration has used, all its attempts together."""
+        self.parts: tuple[SpanPart, ...] = ()
+        """What this iteration did, for its trace."""
         self.started_ms = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self._runner: asyncio.Task[Any] | None = None

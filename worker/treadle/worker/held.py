@@ -38,6 +38,7 @@ class HeldTask:
         "progress_s",
         "saving",
         "started_s",
+        "taken_us",
         "task",
         "timer",
         "token",
@@ -66,6 +67,8 @@ class HeldTask:
         """When the server was last told that it is in progress."""
         self.started_s = 0.0
         """When the handler was called; 0 while the task waits for a slot."""
+        self.taken_us = 0
+        """The same by the wall clock, in microseconds since the epoch."""
         self.progress_s = now_s
         """When the handler last said that it is getting on."""
         self.call: Call | None = None

@@ -46,6 +46,7 @@ class JournalStore:
             record = Record(
                 token=held.token,
                 iteration=held.task.iteration,
+                attempt=held.task.attempt,
                 nonce=new_nonce(),
                 body=msgspec.Raw(body),
             )

@@ -27,6 +27,7 @@ from treadle.worker.execution import Call, execute
 from treadle.worker.held import HeldTable, HeldTask
 from treadle.worker.port import HeldPort, Services
 from treadle.worker.settle import Settler, timeout_failure
+from treadle.worker.tracing import enter
 from treadle.worker.verdict import Fail, Stopped, StopReason, Verdict
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Runner:
         reason: str,
     ) -> None:
         """Tell the engine that the execution of this delivery's task is lost."""
-        work = self._settler.lost(address, task, delivery.sequence, reason)
+        work = self._settler.lost(address, task, delivery.sequence, reason, delivery.time_us)
         self._spawn(self._report(intake, delivery, work))
 
     def report_due(
@@ -125,6 +126,7 @@ class Runner:
         self._free -= 1
         held.occupies_slot = True
         held.started_s = time.monotonic()
+        held.taken_us = time.time_ns() // 1_000
         port = HeldPort(self._services, held)
         held.call = Call(held.intake.handler, held.task, held.address, port)
         if held.task.timeout_ms:
@@ -138,6 +140,7 @@ class Runner:
 
     async def _execute(self, held: HeldTask, call: Call) -> None:
         try:
+            enter(held.address.step, held.task)
             verdict = await execute(call)
             call.close()
             if held.saving is not None and held.saving.locked():
@@ -168,7 +171,8 @@ class Runner:
                 await self._settler.settle(held, Fail(timeout_failure(held.task)))
             elif verdict.reason == "lost":
                 reason = "its worker is stopping, or NATS was away for too long"
-                await self._settler.lost(held.address, held.task, held.token, reason)
+                queued_us = held.delivery.time_us
+                await self._settler.lost(held.address, held.task, held.token, reason, queued_us)
             else:
                 # Cancelled or fenced. No acknowledgement either: if the register has moved, the
                 # delivery is gone with it; if not, the redelivery puts it right.

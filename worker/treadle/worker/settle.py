@@ -63,7 +63,9 @@ class Settler:
             await self._store(held.address, event, verb)
         failpoints.reach("worker.settle-stored")
 
-    async def lost(self, address: RegisterAddress, task: Task, token: int, reason: str) -> None:
+    async def lost(
+        self, address: RegisterAddress, task: Task, token: int, reason: str, queued_us: int
+    ) -> None:
         """Store that the execution holding the token will not settle."""
         event = TaskLost(
             step=address.step,
@@ -73,6 +75,7 @@ class Settler:
             attempt=task.attempt,
             worker=self._worker,
             reason=reason,
+            queued_us=queued_us if task.trace else 0,
         )
         await self._store(address, event, "lost")
 
@@ -126,6 +129,8 @@ class Settler:
             "worker": self._worker,
             "head": held.head,
         }
+        if task.trace:
+            common |= {"queued_us": held.delivery.time_us, "taken_us": held.taken_us}
         # None if it was never executed. Another thread may settle in the worker's stead: each of
         # these is one value that is read once.
         if call is not None:
@@ -139,6 +144,7 @@ def told_by(call: Call) -> dict[str, Any]:
         "spent": call.spent_now,
         "seen": call.seen,
         "takes_messages": call.takes_messages,
+        "parts": call.parts,
     }
 
 

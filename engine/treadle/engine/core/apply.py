@@ -69,6 +69,7 @@ def request(
         requested_ms=moment.ms,
         metadata=event.metadata,
         lane=event.lane,
+        trace=event.trace,
     )
     if plan is None:
         failure = Failure(

@@ -147,6 +147,7 @@ def first_task(
         input=task_input,
         started_ms=entry.started_ms,
         timeout_ms=round(step.timeout_s * 1000),
+        trace=run.trace,
     )
     if isinstance(step, TaskStep):
         return task

@@ -32,9 +32,15 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
     sequence: int
     data: bytes
-    time_ms: int
-    """When the server stored it; 0 if this process stored it and did not ask."""
+    time_us: int
+    """When the server stored it, in microseconds since the epoch; 0 if this process stored it and
+    did not ask."""
     subject: str
+
+    @property
+    def time_ms(self) -> int:
+        """The same in milliseconds."""
+        return self.time_us // 1_000
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -133,7 +139,7 @@ def stored_of(raw: bytes) -> Stored | None:
     answer = _decode_get(raw)
     message = answer.message
     if message is not None:
-        return Stored(message.seq, message.data, time_ms(message.time), message.subject)
+        return Stored(message.seq, message.data, time_us(message.time), message.subject)
     fault = answer.error or Fault(description="an answer without a message")
     if fault.err_code in NOT_FOUND:
         return None
@@ -146,27 +152,27 @@ def stored_of_direct(raw_headers: bytes | None, data: bytes) -> Stored:
     return Stored(
         int(headers["Nats-Sequence"]),
         data,
-        time_ms(headers["Nats-Time-Stamp"]),
+        time_us(headers["Nats-Time-Stamp"]),
         headers["Nats-Subject"],
     )
 
 
-def time_ms(text: str) -> int:
-    """Return a RFC 3339 time with up to nine fraction digits as milliseconds, rounded down.
+def time_us(text: str) -> int:
+    """Return a RFC 3339 time with up to nine fraction digits as microseconds, rounded down.
 
     Rounded down like the nanoseconds in a delivery's reply subject, so that both agree.
     """
     seconds, _, rest = text.partition(".")
     if not rest:
-        return int(datetime.fromisoformat(text).timestamp()) * 1000
+        return int(datetime.fromisoformat(text).timestamp()) * 1_000_000
     digits = rest.rstrip("Z")
     zone = "+00:00"
     for sign in "+-":
         if sign in digits:
             digits, _, offset = digits.partition(sign)
             zone = sign + offset
-    return int(datetime.fromisoformat(seconds + zone).timestamp()) * 1000 + int(
-        digits[:3].ljust(3, "0")
+    return int(datetime.fromisoformat(seconds + zone).timestamp()) * 1_000_000 + int(
+        digits[:6].ljust(6, "0")
     )
 
 

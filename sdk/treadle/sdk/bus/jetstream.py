@@ -8,6 +8,7 @@ decide something ask the stream's leader (STREAM.MSG.GET); a direct get may lag 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -215,6 +216,10 @@ class JetStream:
         For histories and lists: on R3 the end may lag behind the leader by a moment.
         """
         return reading.read(self.connection, stream, filter, start)
+
+    async def first_since(self, stream: str, filter: str, since: datetime) -> int | None:
+        """Return the sequence of the first matching message stored since then; None if none was."""
+        return await reading.first_since(self.connection, stream, filter, since)
 
     # ---------------------------------------------------------------- purge, create
 

@@ -48,7 +48,7 @@ class Delivery:
         "raw_headers",
         "sequence",
         "subject",
-        "time_ms",
+        "time_us",
     )
 
     def __init__(
@@ -64,7 +64,12 @@ class Delivery:
         first = 4 if len(parts) == 9 else 6
         self.delivered = int(parts[first])
         self.sequence = int(parts[first + 1])
-        self.time_ms = int(parts[first + 3]) // 1_000_000
+        self.time_us = int(parts[first + 3]) // 1_000
+
+    @property
+    def time_ms(self) -> int:
+        """When the message was stored, in milliseconds since the epoch."""
+        return self.time_us // 1_000
 
     @property
     def headers(self) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -29,13 +30,28 @@ async def read(
             start = stored.sequence + 1
 
 
+async def first_since(
+    connection: Connection, stream: str, filter: str, since: datetime
+) -> int | None:
+    """Return the sequence of the first matching message stored since then; None if none was."""
+    asked = {"start_time": since.isoformat(), "next_by_subj": filter, "batch": 1}
+    batch, _ = await _asked(connection, stream, asked)
+    return batch[0].sequence if batch else None
+
+
 async def _batch(
     connection: Connection, stream: str, filter: str, start: int
 ) -> tuple[list[Stored], bool]:
     """Return the next messages, and whether there are more behind them."""
+    asked = {"seq": start, "next_by_subj": filter, "batch": BATCH, "max_bytes": BATCH_BYTES_MAX}
+    return await _asked(connection, stream, asked)
+
+
+async def _asked(
+    connection: Connection, stream: str, asked: Mapping[str, object]
+) -> tuple[list[Stored], bool]:
     backoff = Backoff(f"stream {stream!r}", BUDGET_S, verb="read")
-    body = {"seq": start, "next_by_subj": filter, "batch": BATCH, "max_bytes": BATCH_BYTES_MAX}
-    request = msgspec.json.encode(body)
+    request = msgspec.json.encode(asked)
     while True:
         try:
             answer = await connection.request_many(

@@ -8,6 +8,7 @@ from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.timeline.span import Span, Timeline
+from treadle.sdk.client.tracing import RunTrace
 from treadle.sdk.client.transcript import Transcript
 from treadle.sdk.client.view import RunView, StepView
 
@@ -19,6 +20,7 @@ __all__ = [
     "Reason",
     "RunEvent",
     "RunHandle",
+    "RunTrace",
     "RunView",
     "Span",
     "StepView",

@@ -18,7 +18,7 @@ from msgspec import Raw
 from treadle.sdk import payload
 from treadle.sdk.asks import Reply
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import answering, requests, sending
+from treadle.sdk.client import answering, requests, sending, tracing
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.event import RunEvent
@@ -33,6 +33,7 @@ from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import StreamItem, stream
 from treadle.sdk.client.timeline.reading import timeline
 from treadle.sdk.client.timeline.span import Timeline
+from treadle.sdk.client.tracing import RunTrace
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
@@ -43,6 +44,8 @@ from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN
+from treadle.sdk.tracing import calling
+from treadle.sdk.tracing.calling import TraceMode
 from treadle.sdk.validation import check
 
 T = TypeVar("T")
@@ -114,6 +117,7 @@ class Client:
         id: str | None = None,
         metadata: Mapping[str, str] | None = None,
         lane: str | None = None,
+        trace: TraceMode | None = None,
     ) -> RunHandle:
         """Start a run; a workflow given as an object is registered first.
 
@@ -125,7 +129,11 @@ class Client:
 
         Of the runs of one ``lane`` one is active at a time, in the order of their requests: see
         ``docs/lanes.md``.
+
+        ``trace`` says how the run's trace relates to the span in which it is started: ``link``
+        (a trace of its own, the default), ``join`` (part of the caller's) or ``off``.
         """
+        origin = calling.origin(trace)
         if isinstance(workflow, str):
             name = check_id("workflow name", workflow)
             raw = payload.encode(f"input of workflow {name!r}", input)
@@ -135,7 +143,8 @@ class Client:
             name = workflow.name
             raw = _input_of(workflow, input)
             version = await self.register(workflow)
-        run = await requests.start(self._store, name, version, raw, id, metadata, lane)
+        run = await requests.start(self._store, name, version, raw, id, metadata, lane, origin)
+        calling.link_to_run(origin)
         return RunHandle(self, run)
 
     async def signal(
@@ -268,6 +277,10 @@ class Client:
         ``UnknownRun``, with the namespaces of the server that have a run of this id.
         """
         return await explain(self._store, run)
+
+    async def trace(self, run: str) -> RunTrace:
+        """Return the spans of a run so far, read from its log: no backend is asked."""
+        return await tracing.read(self._store, run)
 
     async def list(
         self, workflow: str | None = None, status: str | None = None, limit: int = 50

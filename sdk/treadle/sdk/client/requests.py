@@ -34,6 +34,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import request_id
+from treadle.sdk.tracing.calling import Origin
 
 UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
 """Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
@@ -50,6 +51,7 @@ async def start(
     run: str | None,
     metadata: Mapping[str, str] | None,
     lane: str | None,
+    origin: Origin,
 ) -> str:
     """Request a run and return its id; the same id with the same request is the same run."""
     request = RunRequested(
@@ -58,6 +60,9 @@ async def start(
         input=msgspec.Raw(raw_input),
         metadata=_checked(metadata or {}),
         lane=check_lane(lane) if lane is not None else "",
+        trace=origin.ref,
+        caller=origin.caller,
+        trace_state=origin.state,
     )
     if run is None:
         run = new_run_id()

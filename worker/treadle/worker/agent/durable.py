@@ -36,11 +36,13 @@ from treadle.worker.agent.models.retrying import ModelBusy
 from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.oversize import oversize
 from treadle.worker.agent.ports import Letter
+from treadle.worker.agent.tracing import Written, parts
 from treadle.worker.context import DELAY_S_MAX, LoopContext
 from treadle.worker.step_cache import StepCache
 
 if TYPE_CHECKING:
     from treadle.worker.agent.agent import Agent
+    from treadle.worker.agent.equipment import Equipment
 
 STATES_MAX = 256
 """Bound on the states a worker keeps in memory, beside that on their size."""
@@ -56,7 +58,17 @@ _encode = msgspec.json.Encoder().encode
 class Desk:
     """What one iteration has before it: the state, and where its journal goes on."""
 
-    __slots__ = ("_ctx", "base", "earlier", "is_cold", "narrator", "record", "state")
+    __slots__ = (
+        "_ctx",
+        "_entries",
+        "base",
+        "earlier",
+        "is_cold",
+        "narrator",
+        "record",
+        "state",
+        "written",
+    )
 
     def __init__(
         self,
@@ -64,12 +76,15 @@ class Desk:
         state: State,
         base: Counters,
         record: int,
-        earlier: Sequence[Entry] = (),
+        written: Sequence[Written] = (),
     ) -> None:
         self._ctx = ctx
         self.state = state
-        self.earlier = earlier
+        self.written = list(written)
+        """What this iteration has stored, all its attempts together."""
+        self.earlier = [each.entry for each in written]
         """What earlier attempts of this iteration have stored."""
+        self._entries = state.entries
         self.narrator: Narrator | None = None
         """Told of answers that come in one piece."""
         self.base = base
@@ -94,6 +109,9 @@ class Desk:
         except InvalidPayload as exc:
             raise oversize(entries, self._ctx.step, exc) from exc
         self.record += 1
+        for entry in entries:
+            self.written.append(Written(self._entries, entry, self._ctx.attempt))
+            self._entries += 1
         if self.narrator is not None:
             self.narrator.answered(entries)
 
@@ -189,15 +207,15 @@ class AgentHandler:
         try:
             reached = await self._turn(ctx, driver)
         except ModelBusy as exc:
-            self._note(ctx, desk, driver)
+            self._note(ctx, desk, driver.state, equipment)
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
             until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
             return ctx.wait(f"{PROVIDER_BUSY}: {exc.fault.message}", until=until)
         except ModelError:
-            self._note(ctx, desk, driver)
+            self._note(ctx, desk, driver.state, equipment)
             raise
-        self._note(ctx, desk, driver)
+        self._note(ctx, desk, driver.state, equipment)
         state = reached.state
         size_bytes = 4 * (nested.context_tokens(state) + state.used.usage.output_tokens)
         size_bytes += state.kept_bytes + 2_000
@@ -227,7 +245,7 @@ class AgentHandler:
             return Desk(ctx, state, state.total, following)
         state = State()
         base: Counters | None = Counters()
-        earlier: list[Entry] = []
+        written: list[Written] = []
         records = await ctx.read_records()
         for record in records:
             if record.iteration < ctx.iteration:
@@ -236,10 +254,11 @@ class AgentHandler:
                 base = state.total
             entries = _decode_entries(record.body)
             if record.iteration == ctx.iteration:
-                earlier += entries
+                places = enumerate(entries, state.entries)
+                written += (Written(at, entry, record.attempt) for at, entry in places)
             state = fold(state, entries)
         base = state.total if base is None else base
-        desk = Desk(ctx, state, base, len(records), earlier)
+        desk = Desk(ctx, state, base, len(records), written)
         desk.is_cold = True
         return desk
 
@@ -263,9 +282,9 @@ class AgentHandler:
             f"the agent stopped: {stop.detail or stop.reason}", retryable=False, type=stop.reason
         )
 
-    def _note(self, ctx: LoopContext[Any], desk: Desk, driver: Driver) -> None:
+    def _note(self, ctx: LoopContext[Any], desk: Desk, state: State, equipment: Equipment) -> None:
         """Tell the engine what the iteration has used; a repeated telling counts once."""
-        used = driver.state.total - desk.base
+        used = state.total - desk.base
         usage = used.usage
         ctx.report_spent(
             Spent(
@@ -275,6 +294,15 @@ class AgentHandler:
                 + usage.cache_write_tokens,
                 output_tokens=usage.output_tokens,
                 cost_micro_usd=used.cost_micro_usd,
+            )
+        )
+        ctx.report_parts(
+            parts(
+                desk.written,
+                attempt=ctx.attempt,
+                model=equipment.spec.model,
+                provider=equipment.model.provider,
+                agents=equipment.subagents,
             )
         )
 

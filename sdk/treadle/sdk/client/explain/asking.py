@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_ms
+from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client.explain.facts import EngineFacts, Facts, Letter, StepFacts, Taken
@@ -170,7 +170,7 @@ async def _engine(store: Store, run: str) -> EngineFacts:
     return EngineFacts(
         pending=pending,
         oldest_ms=oldest_ms,
-        handled_ms=time_ms(last_active) if last_active else 0,
+        handled_ms=time_us(last_active) // 1_000 if last_active else 0,
     )
 
 
@@ -189,7 +189,7 @@ async def _now_ms(store: Store) -> int:
     """Return the server's time: ages from two clocks mislead."""
     try:
         info = await store.js.api(f"STREAM.INFO.{store.subjects.events_stream}")
-        return time_ms(info["ts"])
+        return time_us(info["ts"]) // 1_000
     except (ApiError, Unknown, KeyError):
         return time.time_ns() // 1_000_000
 

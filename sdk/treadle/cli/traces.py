@@ -1,0 +1,31 @@
+"""Whether and how an engine that the command starts exports traces: by the environment."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from treadle.sdk.errors import UserError
+
+if TYPE_CHECKING:
+    from treadle.engine.telemetry.exporting import OtlpExport
+
+MODES = {"": False, "final": False, "live": True}
+
+
+def exporter() -> OtlpExport | None:
+    """Return what sends to the collector that the environment names; None if it names none."""
+    from treadle.engine.telemetry import exporting
+
+    return exporting.OtlpExport() if exporting.is_wanted() else None
+
+
+def are_live() -> bool:
+    """Return what TREADLE_TRACE_MODE asks for; raise ``UserError`` for what is no mode."""
+    mode = os.environ.get("TREADLE_TRACE_MODE", "").strip().lower()
+    if mode not in MODES:
+        raise UserError(
+            f"TREADLE_TRACE_MODE is {mode!r}, which is no mode. Set it to final (runs and steps "
+            "are exported as they end) or live (as they begin, too)."
+        )
+    return MODES[mode]

@@ -1,0 +1,24 @@
+"""Where the spans of a handler belong: under the span of its execution.
+
+That span is not open anywhere: the engine's projector writes it when the execution is over, from
+what is stored. Its id is known before, so whatever a handler traces is its child.
+"""
+
+from __future__ import annotations
+
+from opentelemetry import context, trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from treadle.sdk.messages import Task
+from treadle.sdk.tracing.ids import attempt_place, parse_ref
+
+
+def enter(step: str, task: Task) -> None:
+    """Make an execution's span the current one, for as long as this asyncio task runs."""
+    ref = parse_ref(task.trace)
+    if ref is None:
+        return
+    trace_id, span_id = attempt_place(ref, step, task.iteration, task.attempt)
+    flags = TraceFlags(TraceFlags.SAMPLED if ref.is_sampled else TraceFlags.DEFAULT)
+    span = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
+    context.attach(trace.set_span_in_context(NonRecordingSpan(span)))
