@@ -11,6 +11,7 @@ import pytest
 from tests.telemetry.receiver import Collector, collector
 
 from treadle.engine import Engine
+from treadle.engine.telemetry.beside import Tracing
 from treadle.engine.telemetry.exporting import OtlpExport
 from treadle.sdk import Client
 from treadle.sdk.settings import Settings
@@ -52,7 +53,7 @@ async def stand(
     settings: Settings, worker: Worker, taken: Collector, export: OtlpExport, *, live: bool = False
 ) -> AsyncGenerator[Stand]:
     """Set everything up, and take it down."""
-    engine = Engine(settings, export=export.send, live_traces=live)
+    engine = Engine(settings, tracing=Tracing(export.send, is_live=live))
     engine_task = asyncio.create_task(engine.run())
     await engine.ready.wait()
     worker_task = asyncio.create_task(worker.run(settings))

@@ -26,8 +26,7 @@ from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
 from treadle.engine.steps import Steps
 from treadle.engine.takeover import Takeover
-from treadle.engine.telemetry.beside import tracing
-from treadle.engine.telemetry.projector import Send
+from treadle.engine.telemetry.beside import Tracing
 from treadle.engine.timers import Timers
 from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
 from treadle.sdk.bus.connection import Connection
@@ -53,8 +52,7 @@ class Engine:
     ``retention_s`` is how long ended runs are kept, in seconds; 0 keeps them for ever.
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
     ``output_max_age_s`` is how long what runs say is kept, in seconds; None leaves it as it is.
-    ``export`` sends the spans of runs to a collector (``treadle.engine.telemetry``); None is no
-    tracing. With ``live_traces`` runs and steps are sent as they begin, not only as they end.
+    ``tracing`` is how the spans of runs are exported (``treadle.engine.telemetry``); None is not.
     """
 
     def __init__(
@@ -67,8 +65,7 @@ class Engine:
         event_ack_wait_s: float = EVENT_ACK_WAIT_S,
         retention_s: float = RETENTION_S,
         output_max_age_s: float | None = None,
-        export: Send | None = None,
-        live_traces: bool = False,
+        tracing: Tracing | None = None,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
@@ -77,8 +74,7 @@ class Engine:
         self._retention_s = retention_s
         self._event_ack_wait_s = event_ack_wait_s
         self._output_max_age_s = output_max_age_s
-        self._export = export
-        self._live_traces = live_traces
+        self._tracing = tracing or Tracing()
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -96,11 +92,9 @@ class Engine:
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
             intake, lanes = _wire(connection, js, subjects, registers)
-            projects = self._export is not None
+            projects = self._tracing.is_wanted
             takeover = Takeover(js, subjects, registers, name=self._name, projects=projects)
-            async with tracing(
-                self._settings, self._name, takeover.incarnation, self._export, self._live_traces
-            ):
+            async with self._tracing.beside(self._settings, self._name, takeover.incarnation):
                 await self._serve(js, subjects, intake, takeover, lanes)
         finally:
             await connection.close()

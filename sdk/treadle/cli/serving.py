@@ -35,7 +35,7 @@ def serve_engine(
     logs.configure(as_json=as_json)
     settings = Settings.from_env(url=url, namespace=namespace)
 
-    export = traces.exporter()
+    tracing = traces.tracing()
 
     async def run() -> None:
         engine = Engine(
@@ -44,8 +44,7 @@ def serve_engine(
             partitions=partitions,
             replicas=replicas,
             output_max_age_s=output_max_age_s,
-            export=export.send if export is not None else None,
-            live_traces=traces.are_live(),
+            tracing=tracing,
         )
         _on_signals(engine.stop)
         await engine.run()

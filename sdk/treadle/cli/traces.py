@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 from treadle.sdk.errors import UserError
 
 if TYPE_CHECKING:
-    from treadle.engine.telemetry.exporting import OtlpExport
+    from treadle.engine.telemetry.beside import Tracing
 
 MODES = {"": False, "final": False, "live": True}
 
 
-def exporter() -> OtlpExport | None:
-    """Return what sends to the collector that the environment names; None if it names none."""
+def tracing() -> Tracing:
+    """Return how an engine exports; raise ``UserError`` if it should and cannot."""
     from treadle.engine.telemetry import exporting
+    from treadle.engine.telemetry.beside import Tracing
 
-    return exporting.OtlpExport() if exporting.is_wanted() else None
+    if not exporting.is_wanted():
+        return Tracing()
+    exporting.check_extra()
+    return Tracing(as_process=True, is_live=are_live())
 
 
 def are_live() -> bool:

@@ -85,6 +85,17 @@ class Settings:
         given = {name: value for name, value in overrides.items() if value is not None}
         return replace(settings, **given)
 
+    def to_env(self) -> dict[str, str]:
+        """Return the variables from which ``from_env`` reads these settings, in another process."""
+        return {
+            "TREADLE_NATS_URL": self.url,
+            "TREADLE_NAMESPACE": self.namespace,
+            "TREADLE_MESSAGE_IDS": "on" if self.message_ids else "off",
+            "TREADLE_NATS_CREDS": self.creds,
+            "TREADLE_NATS_USER": self.user,
+            "TREADLE_NATS_PASSWORD": self.password,
+        }
+
 
 def _switch(variable: str, text: str) -> bool:
     try:

@@ -11,6 +11,7 @@ from tests.crash.process import wait_until
 from tests.nursery import Forked, agents
 
 from treadle.engine import Engine
+from treadle.engine.telemetry.beside import Tracing
 from treadle.engine.telemetry.projector import Send
 from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client
@@ -95,7 +96,7 @@ async def stand(
     connection = await Connection.open(settings, name="test")
     await ensure_topology(JetStream(connection), settings)
     await connection.close()
-    engine = Engine(settings, export=export)
+    engine = Engine(settings, tracing=Tracing(export))
     running = asyncio.create_task(engine.run()) if serve else None
     try:
         with FakeAnthropic(play) as fake:
