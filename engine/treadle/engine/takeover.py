@@ -37,10 +37,10 @@ _CHECK_S = 0.25
 _OWN_STALL_S = 1.0
 """An engine whose own loop stood still this long cannot blame others for missing beats."""
 _LOOKS_LEFT_S = (0.0,)
-_LOOKS_GONE_S = (0.2, 1.2)
+_LOOKS_GONE_S = (0.2, 1.2, 5.0)
 """When to look for what a killed process held: once the server has most likely seen that its
-connection is closed, since until then its next attempt could be delivered to it, and again once
-it surely has."""
+connection is closed, since until then its next attempt could be delivered to it; again once it
+has; and once more for a machine that is busy with everything else."""
 _LOOKS_SILENT_S = (0.0, EXPIRES_S)
 """The same for one that may only be cut off: what it asked for is delivered until it expires."""
 _GONE_KEPT_S = 60.0
