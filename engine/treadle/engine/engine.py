@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from opentelemetry.metrics import Meter
+
 from treadle.engine.core.moment import Moment
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
@@ -27,6 +29,7 @@ from treadle.engine.runs import Runs
 from treadle.engine.steps import Steps
 from treadle.engine.takeover import Takeover
 from treadle.engine.telemetry.beside import Tracing
+from treadle.engine.telemetry.counting import counting
 from treadle.engine.timers import Timers
 from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
 from treadle.sdk.bus.connection import Connection
@@ -53,6 +56,7 @@ class Engine:
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
     ``output_max_age_s`` is how long what runs say is kept, in seconds; None leaves it as it is.
     ``tracing`` is how the spans of runs are exported (``treadle.engine.telemetry``); None is not.
+    ``meter`` counts what happens in the namespace (docs/metrics.md); None is no metrics.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Engine:
         retention_s: float = RETENTION_S,
         output_max_age_s: float | None = None,
         tracing: Tracing | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
@@ -75,6 +80,7 @@ class Engine:
         self._event_ack_wait_s = event_ack_wait_s
         self._output_max_age_s = output_max_age_s
         self._tracing = tracing or Tracing()
+        self._meter = meter
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -92,9 +98,16 @@ class Engine:
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
             intake, lanes = _wire(connection, js, subjects, registers)
-            projects = self._tracing.is_wanted
-            takeover = Takeover(js, subjects, registers, name=self._name, projects=projects)
-            async with self._tracing.beside(self._settings, self._name, takeover.incarnation):
+            takeover = Takeover(
+                js,
+                subjects,
+                registers,
+                name=self._name,
+                projects=self._tracing.is_wanted,
+                measures=self._meter is not None,
+            )
+            me = (self._settings, self._name, takeover.incarnation)
+            async with self._tracing.beside(*me), counting(self._meter, *me):
                 await self._serve(js, subjects, intake, takeover, lanes)
         finally:
             await connection.close()

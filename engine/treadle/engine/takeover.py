@@ -71,6 +71,7 @@ class Takeover:
         *,
         name: str,
         projects: bool = False,
+        measures: bool = False,
     ) -> None:
         self._js = js
         self._subjects = subjects
@@ -86,6 +87,7 @@ class Takeover:
             pid=os.getpid(),
             started_ms=round(time.time() * 1000),
             projects=projects,
+            measures=measures,
         )
 
     @property

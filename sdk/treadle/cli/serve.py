@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,26 @@ class Sync(StrEnum):
     default = "2m"
 
 
+def _metrics_port(variable: str) -> Any:
+    return typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        envvar=variable,
+        show_envvar=True,
+        help="Serve metrics to Prometheus on this port; 0 is a free one.",
+    )
+
+
+MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host",
+        metavar="ADDRESS",
+        envvar="TREADLE_METRICS_HOST",
+        help="Address the metrics are served on.",
+    ),
+]
 AppFile = Annotated[
     str, typer.Argument(metavar="APP", help="app.py, or package.module; both also with :name.")
 ]
@@ -62,24 +82,32 @@ def engine(
             help="How long what runs say is kept; 7 in a new namespace, else as it is.",
         ),
     ] = None,
+    metrics_port: Annotated[int | None, _metrics_port("TREADLE_METRICS_PORT")] = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
     """Run an engine; any number may run, none is a leader."""
+    from treadle.cli.meters import Endpoint
     from treadle.cli.serving import serve_engine
 
+    metrics = Endpoint(metrics_port, metrics_host)
     age_s = None if output_days is None else output_days * 24 * 3600
-    return serve_engine(url, namespace, name, partitions, replicas, age_s, as_json=json)
+    return serve_engine(url, namespace, name, partitions, replicas, age_s, metrics, as_json=json)
 
 
 def worker(
     app: AppFile,
+    metrics_port: Annotated[int | None, _metrics_port("TREADLE_WORKER_METRICS_PORT")] = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
     """Register the workflows of APP and run its worker."""
+    from treadle.cli.meters import Endpoint
     from treadle.cli.serving import serve_worker
 
-    return serve_worker(app, url, namespace, as_json=json)
+    metrics = Endpoint(metrics_port, metrics_host)
+    return serve_worker(app, url, namespace, metrics, as_json=json)

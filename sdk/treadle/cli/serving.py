@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from treadle.cli import exits, lineage, logs, output, traces
+from treadle.cli import exits, lineage, logs, meters, output, traces
 from treadle.sdk.settings import Settings
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
     from treadle.cli.app import App
     from treadle.worker import Worker
 
@@ -25,6 +27,7 @@ def serve_engine(
     partitions: int,
     replicas: int,
     output_max_age_s: float | None,
+    metrics: meters.Endpoint,
     *,
     as_json: bool,
 ) -> int:
@@ -37,7 +40,7 @@ def serve_engine(
 
     tracing = traces.tracing()
 
-    async def run() -> None:
+    async def run(meter: Meter | None) -> None:
         engine = Engine(
             settings,
             name=name,
@@ -45,20 +48,29 @@ def serve_engine(
             replicas=replicas,
             output_max_age_s=output_max_age_s,
             tracing=tracing,
+            meter=meter,
         )
         _on_signals(engine.stop)
         await engine.run()
 
-    if sys.platform == "win32":
-        asyncio.run(run())
-    else:
-        import uvloop
+    with meters.metering(metrics, role="engine") as meter:
+        if sys.platform == "win32":
+            asyncio.run(run(meter))
+        else:
+            import uvloop
 
-        uvloop.run(run())
+            uvloop.run(run(meter))
     return exits.OK
 
 
-def serve_worker(target: str, url: str | None, namespace: str | None, *, as_json: bool) -> int:
+def serve_worker(
+    target: str,
+    url: str | None,
+    namespace: str | None,
+    metrics: meters.Endpoint,
+    *,
+    as_json: bool,
+) -> int:
     """Register a file's workflows and run its worker until SIGTERM or Ctrl-C."""
     from treadle.cli import app
     from treadle.worker import serve
@@ -73,7 +85,9 @@ def serve_worker(target: str, url: str | None, namespace: str | None, *, as_json
         _remark_unserved(loaded, worker)
     if loaded.workflows:
         asyncio.run(_register(loaded, settings))
-    serve(worker, settings)
+    # After the import: the file may set a provider of its own.
+    with meters.metering(metrics, role="worker"):
+        serve(worker, settings)
     return exits.OK
 
 

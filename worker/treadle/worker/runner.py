@@ -69,6 +69,21 @@ class Runner:
         """Handlers that were told to stop and still run."""
         return len(self._abandoned)
 
+    @property
+    def slots(self) -> int:
+        """Executions it may have under way at once."""
+        return self._abandoned_max
+
+    @property
+    def slots_used(self) -> int:
+        """Executions it has under way."""
+        return self._abandoned_max - self._free
+
+    @property
+    def waiting(self) -> int:
+        """Held tasks that wait for a slot."""
+        return len(self._waiting)
+
     def is_executing(self, token: int) -> bool:
         """True while this process holds the task of that token."""
         return self._held.get(token) is not None

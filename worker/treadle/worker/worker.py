@@ -38,6 +38,7 @@ from treadle.sdk.presence import host_id
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
 from treadle.worker.checkpoints import CheckpointStore
+from treadle.worker.gauges import observed
 from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.held import HeldTable
 from treadle.worker.inputs import InputReader
@@ -231,7 +232,8 @@ class Worker:
                 ",".join(presence.types),
                 self._concurrency,
             )
-            await self._stopping.wait()
+            with observed(runner, watch):
+                await self._stopping.wait()
         finally:
             await self._leave(intakes, runner)
             await output.close()
