@@ -258,10 +258,10 @@ def test_engine_and_worker_stop_on_sigterm_and_a_worker_may_be_first(
     worker.says("no handler for it")
     worker.says("waiting for an engine")
     engine = start("engine", "--json", settings=settings)
-    engine.says('"message":"engine.ready')
+    engine.says('"msg":"engine.ready')
     worker.says("worker.ready")
     assert worker.end() == engine.end() == exits.OK
-    assert all(msgspec.json.decode(line)["time_ms"] for line in engine.lines)
+    assert all(msgspec.json.decode(line)["ts"] for line in engine.lines)
 
 
 def test_a_worker_without_handlers_or_file_is_bad_input(start: Start, tmp_path: Path) -> None:

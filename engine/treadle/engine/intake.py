@@ -110,11 +110,12 @@ class Intake:
         run = batch[0].moment.run
         events = [pending.moment.id for pending in batch]
         is_outage = _is_outage(exc)
-        extra = {"run": run, "events": events, "error": repr(exc)}
+        told = {"run": run, "events": events, "error": repr(exc)}
+        extra = {**told, "place": self._runs.place(run, batch), "error_type": type(exc).__name__}
         if is_outage:
-            _log.warning("engine.handling-delayed %s", spaced(extra), extra=extra)
+            _log.warning("engine.handling-delayed %s", spaced(told), extra=extra)
         else:
-            _log.error("engine.handling-failed %s", spaced(extra), extra=extra, exc_info=exc)
+            _log.error("engine.handling-failed %s", spaced(told), extra=extra, exc_info=exc)
         for pending in batch:
             if is_outage or pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
                 pending.later(FAILED_LATER_MS)
@@ -138,8 +139,11 @@ class Intake:
         delivery: Delivery,
         source: Puller,
     ) -> None:
-        extra = {"event": moment.id, "subject": subject, "error": failure.message}
-        _log.error("engine.event-unreadable %s", spaced(extra), extra=extra)
+        told = {"event": moment.id, "subject": subject, "error": failure.message}
+        extra = {"event_id": moment.id, "subject": subject, "error_type": failure.type}
+        if moment.run:
+            extra["run"] = moment.run
+        _log.error("engine.event-unreadable %s", spaced(told), extra=extra)
         try:
             await self._dead_letters.event("corrupt_event", subject, moment, data, failure)
         except ServerError:

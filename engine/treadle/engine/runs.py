@@ -50,6 +50,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import RegisterAddress
+from treadle.sdk.tracing import place as places
 
 LATER_MS = 100
 UNKNOWN_RUN_DELIVERIES = 50
@@ -108,6 +109,18 @@ class Runs:
                 await self._later(pending)
             else:
                 pending.ack()
+
+    def place(self, run: str, batch: list[Pending]) -> places.Place:
+        """Return what the log lines about these events of a run are about, as far as is known."""
+        version = self._documents.known(run)
+        workflow, trace = ("", "") if version is None else (version.run.workflow, version.run.trace)
+        for pending in batch:
+            if isinstance(pending.event, RunRequested) and not workflow:
+                workflow, trace = pending.event.workflow, pending.event.trace
+        place = places.Place(run, workflow, trace=trace)
+        if len(batch) == 1 and isinstance(event := batch[0].event, TaskEvent):
+            return place._replace(step=event.step, iteration=event.iteration, attempt=event.attempt)
+        return place
 
     # ---------------------------------------------------------------- steps
 

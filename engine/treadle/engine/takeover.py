@@ -32,6 +32,7 @@ from treadle.sdk.log_fields import spaced
 from treadle.sdk.messages import Beat, Held, Task, TaskLost, WorkerPresence
 from treadle.sdk.presence import BEAT_S, BEATS_LOST_S, PRESENCE_S, host_id, is_process_alive
 from treadle.sdk.subjects import RegisterAddress, Subjects
+from treadle.sdk.tracing.place import Place
 
 _CHECK_S = 0.25
 _OWN_STALL_S = 1.0
@@ -278,6 +279,17 @@ class Takeover:
             msgspec.json.encode(lost),
             message_id=f"{task.run}:{task.step}:lost:{task.token}",
         )
+        place = Place(task.run, step=task.step, worker=presence.incarnation)
+        if isinstance(held, Task):
+            iteration = held.iteration if held.loop else -1
+            place = place._replace(
+                workflow=held.workflow,
+                iteration=iteration,
+                attempt=held.attempt,
+                trace=held.trace,
+            )
+        told = {"run": task.run, "step": task.step, "worker": presence.name, "why": why}
+        _log.info("engine.task-lost %s", told, extra={"place": place, "why": why})
 
 
 def _is_gone(presence: WorkerPresence) -> bool:

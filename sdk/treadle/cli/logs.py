@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
-from treadle.cli import output
-
-_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+from treadle.cli import log_lines, output
 
 
 def configure(*, as_json: bool) -> None:
@@ -34,20 +31,10 @@ class _Visible(logging.Formatter):
 
 
 class _JsonLines(logging.Handler):
-    """One JSON object a record, with whatever fields were given as ``extra``."""
+    """One JSON object a record: ``log_lines`` says which fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line: dict[str, Any] = {
-            "time_ms": round(record.created * 1000),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line.update(
-            (key, value if isinstance(value, str | int | float | bool | None) else repr(value))
-            for key, value in vars(record).items()
-            if key not in _FIELDS
-        )
-        if record.exc_info:
-            line["traceback"] = logging.Formatter().formatException(record.exc_info)
-        output.emit(line)
+        try:
+            output.emit(log_lines.fields(record))
+        except Exception:  # noqa: BLE001 — a record whose text cannot be made
+            self.handleError(record)

@@ -9,10 +9,12 @@ import typer
 from treadle.cli import options, talking, timelines
 from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
+from treadle.cli.run_logs import logs
 from treadle.cli.trace import trace
 
 app = typer.Typer(name="run", help="Start runs, look at them, act on them.", no_args_is_help=True)
 app.command()(journal)
+app.command()(logs)
 app.command()(trace)
 
 _VALUE = "JSON|@FILE|-"

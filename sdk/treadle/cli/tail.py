@@ -63,8 +63,8 @@ class Screen:
                 self._piece("text", chunk.text)
             case chunks.Thinking():
                 self._piece("thinking", chunk.text)
-            case chunks.AttemptBegan() | chunks.TurnStarted():
-                pass
+            case chunks.AttemptBegan() | chunks.TurnStarted() | chunks.Logged():
+                pass  # What is logged is shown by `treadle run logs`.
             case chunks.TurnEnded():
                 self.end_line()
             case chunks.Superseded():

@@ -104,6 +104,26 @@ class Stopped(_Chunk, frozen=True, tag="stopped", kw_only=True):
     detail: str = ""
 
 
+LogValue = str | int | float | bool | None
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""Levels of log lines, with their numbers."""
+
+
+class Logged(_Chunk, frozen=True, tag="logged", kw_only=True):
+    """A log line of a handler or a tool."""
+
+    level: str = "info"
+    """``debug``, ``info``, ``warning``, ``error`` or ``critical``."""
+    logger: str = ""
+    text: str = ""
+    time_ms: int = 0
+    """When it was logged, by the worker's clock; milliseconds since the epoch."""
+    fields: dict[str, LogValue] = {}
+    """What was given as ``extra``."""
+    traceback: str = ""
+
+
 class Dropped(_Chunk, frozen=True, tag="dropped", kw_only=True):
     """So many pieces were said here and could not be stored."""
 
@@ -128,6 +148,7 @@ Chunk = (
     | ToolEnded
     | Waiting
     | Stopped
+    | Logged
     | Dropped
     | Unknown
 )

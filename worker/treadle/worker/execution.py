@@ -28,6 +28,7 @@ from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
 from treadle.sdk.tracing.span import SpanPart
+from treadle.worker import capture
 from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
 from treadle.worker.failure import describe, place_of, place_of_function, placed
 from treadle.worker.mailbox import Letters, ReceivedMessage
@@ -271,6 +272,7 @@ class Call:
 async def execute(call: Call) -> Verdict:
     """Run the handler and return its one verdict, whatever it does."""
     call.begin()
+    capture.current.set(capture.Lines(call))
     verdict: Verdict
     try:
         verdict = await _run(call)

@@ -112,6 +112,7 @@ def log_failure(held: HeldTask, verdict: Fail) -> None:
         message,
         f" (at {failure.place})" if failure.place else "",
         "" if failure.retryable else "; it is not tried again",
+        extra={"place": held.place, "error_type": failure.type},
     )
 
 

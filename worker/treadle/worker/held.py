@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.sdk.messages import Held, Task
 from treadle.sdk.subjects import RegisterAddress
+from treadle.sdk.tracing.place import Place
 
 if TYPE_CHECKING:
     from treadle.sdk.bus.puller import Delivery
@@ -94,6 +95,16 @@ class HeldTask:
         return (
             f"run={self.address.run} step={self.address.step} type={self.address.type} "
             f"iteration={self.task.iteration} attempt={self.task.attempt} token={self.token}"
+        )
+
+    @property
+    def place(self) -> Place:
+        """The same for log lines that a program reads."""
+        address, task = self.address, self.task
+        iteration = task.iteration if task.loop else -1
+        worker = self.intake.worker
+        return Place(
+            address.run, task.workflow, address.step, iteration, task.attempt, worker, task.trace
         )
 
     @property

@@ -53,8 +53,10 @@ class Intake:
         domain: str,
         capacity: int,
         ack_wait_s: float,
+        worker: str,
     ) -> None:
         self.handler = handler
+        self.worker = worker
         self._js = js
         self._subjects = subjects
         self._runner = runner

@@ -347,6 +347,9 @@ def _size(chunk: Chunk) -> int:
     match chunk:
         case Text() | Thinking():
             return len(chunk.text) + _CHUNK_CHARS
+        case chunks.Logged():
+            fields = sum(len(str(each)) for each in chunk.fields.values())
+            return len(chunk.text) + len(chunk.traceback) + fields + _CHUNK_CHARS
         case chunks.Progress():
             return len(bytes(chunk.value)) + _CHUNK_CHARS
         case _:

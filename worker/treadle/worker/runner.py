@@ -155,7 +155,7 @@ class Runner:
 
     async def _execute(self, held: HeldTask, call: Call) -> None:
         try:
-            enter(held.address.step, held.task)
+            enter(held.place, held.task)
             verdict = await execute(call)
             call.close()
             if held.saving is not None and held.saving.locked():

@@ -10,15 +10,18 @@ from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from treadle.sdk.messages import Task
+from treadle.sdk.tracing import place as places
 from treadle.sdk.tracing.ids import attempt_place, parse_ref
+from treadle.sdk.tracing.place import Place
 
 
-def enter(step: str, task: Task) -> None:
-    """Make an execution's span the current one, for as long as this asyncio task runs."""
+def enter(place: Place, task: Task) -> None:
+    """Make an execution and its span the current ones, for as long as this asyncio task runs."""
+    places.current.set(place)
     ref = parse_ref(task.trace)
     if ref is None:
         return
-    trace_id, span_id = attempt_place(ref, step, task.iteration, task.attempt)
+    trace_id, span_id = attempt_place(ref, place.step, task.iteration, task.attempt)
     flags = TraceFlags(TraceFlags.SAMPLED if ref.is_sampled else TraceFlags.DEFAULT)
     span = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
     context.attach(trace.set_span_in_context(NonRecordingSpan(span)))

@@ -37,6 +37,7 @@ from treadle.sdk.namespace import find_namespace
 from treadle.sdk.presence import host_id
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
+from treadle.worker.capture import capturing, level_of
 from treadle.worker.checkpoints import CheckpointStore
 from treadle.worker.gauges import observed
 from treadle.worker.heartbeat import Heartbeat
@@ -83,12 +84,15 @@ class Worker:
         domain: str = MAIN_DOMAIN,
         drain_timeout_s: float = DRAIN_TIMEOUT_S,
         ack_wait_s: float = ACK_WAIT_S,
+        capture_logs: str = "warning",
     ) -> None:
         """Make a worker.
 
         ``name`` is for people (default: host and pid); ``concurrency`` bounds its executions at
         once; ``domain`` is the trust domain whose tasks it takes. ``ack_wait_s`` belongs to the
-        task types, and must be the same in all their workers.
+        task types, and must be the same in all their workers. ``capture_logs`` is the level from
+        which what handlers log is put on the run's output stream (``treadle run logs``), beside
+        all that ``ctx.logger`` says; ``off`` puts nothing there.
         """
         check_concurrency("concurrency of the worker", concurrency)
         self._name = check_id("worker name", name) if name else ""
@@ -96,6 +100,7 @@ class Worker:
         self._domain = check_id("domain", domain)
         self._drain_timeout_s = drain_timeout_s
         self._ack_wait_s = ack_wait_s
+        self._capture_level = level_of(capture_logs)
         self._registry = Registry()
         self._preparations: list[Callable[[], None]] = []
         """What takes its time and is done before tasks are asked for."""
@@ -219,7 +224,9 @@ class Worker:
         runner = Runner(services, settler, held, concurrency=self._concurrency)
         self._runner = runner
         beat = Heartbeat(settings, subjects, presence, held, watch, ack_wait_s=self._ack_wait_s)
-        intakes = [self._intake(js, subjects, handler, runner) for handler in self._handlers()]
+        intakes = [
+            self._intake(js, subjects, handler, runner, presence) for handler in self._handlers()
+        ]
         watch.start()
         try:
             await beat.start()
@@ -232,7 +239,7 @@ class Worker:
                 ",".join(presence.types),
                 self._concurrency,
             )
-            with observed(runner, watch):
+            with observed(runner, watch), capturing(self._capture_level):
                 await self._stopping.wait()
         finally:
             await self._leave(intakes, runner)
@@ -254,7 +261,12 @@ class Worker:
         return list(self._registry.values())
 
     def _intake(
-        self, js: JetStream, subjects: Subjects, handler: Handler, runner: Runner
+        self,
+        js: JetStream,
+        subjects: Subjects,
+        handler: Handler,
+        runner: Runner,
+        presence: WorkerPresence,
     ) -> Intake:
         return Intake(
             js,
@@ -264,6 +276,7 @@ class Worker:
             domain=self._domain,
             capacity=handler.concurrency or self._concurrency,
             ack_wait_s=self._ack_wait_s,
+            worker=presence.incarnation,
         )
 
     async def _namespace(self, js: JetStream, settings: Settings) -> Subjects | None:

@@ -5,6 +5,7 @@ from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.reason import Explanation, Reason
 from treadle.sdk.client.handle import RunHandle
+from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.timeline.span import Span, Timeline
@@ -15,6 +16,7 @@ from treadle.sdk.client.view import RunView, StepView
 __all__ = [
     "Client",
     "Explanation",
+    "LogLine",
     "Note",
     "PendingAsk",
     "Reason",

@@ -27,6 +27,7 @@ from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.looking import look
+from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
@@ -330,6 +331,31 @@ class Client:
         stream; a ``Transcript`` tells what stands. Without ``follow`` it ends with what is stored.
         """
         return stream(self._store, run, step, after, follow=follow)
+
+    def logs(
+        self,
+        run: str,
+        *,
+        step: str | None = None,
+        iteration: int | None = None,
+        level: str = "debug",
+        after: int = 0,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Iterate over what the run's handlers have logged, from that level on.
+
+        Lines of attempts that were given up are among them. ``after`` is the ``sequence`` of the
+        last line that was seen. With ``follow`` it goes on until the run has ended.
+        """
+        return logs(
+            self._store,
+            run,
+            step=step,
+            iteration=iteration,
+            level=level,
+            after=after,
+            follow=follow,
+        )
 
     async def processes(self) -> tuple[WorkerPresence, ...]:
         """Return the workers and engines that are alive."""

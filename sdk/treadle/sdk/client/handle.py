@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from treadle.sdk.client.answering import Approval, PendingAsk
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
@@ -52,6 +53,20 @@ class RunHandle:
     def watch(self) -> AsyncIterator[RunEvent]:
         """Iterate until the run has ended: see ``Client.watch``."""
         return self._client.watch(self.id)
+
+    def logs(
+        self,
+        *,
+        step: str | None = None,
+        iteration: int | None = None,
+        level: str = "debug",
+        after: int = 0,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Iterate over what the run's handlers have logged; see ``Client.logs``."""
+        return self._client.logs(
+            self.id, step=step, iteration=iteration, level=level, after=after, follow=follow
+        )
 
     def stream(
         self, *, step: str | None = None, after: int = 0, follow: bool = True
