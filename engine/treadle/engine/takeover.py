@@ -279,17 +279,17 @@ class Takeover:
             msgspec.json.encode(lost),
             message_id=f"{task.run}:{task.step}:lost:{task.token}",
         )
-        place = Place(task.run, step=task.step, worker=presence.incarnation)
-        if isinstance(held, Task):
-            iteration = held.iteration if held.loop else -1
-            place = place._replace(
-                workflow=held.workflow,
-                iteration=iteration,
-                attempt=held.attempt,
-                trace=held.trace,
-            )
+        place = Place(
+            task.run,
+            held.workflow,
+            task.step,
+            held.iteration if held.loop else -1,
+            held.attempt,
+            presence.incarnation,
+            held.trace,
+        )
         told = {"run": task.run, "step": task.step, "worker": presence.name, "why": why}
-        _log.info("engine.task-lost %s", told, extra={"place": place, "why": why})
+        _log.info("engine.task-lost %s", spaced(told), extra={"place": place, "why": why})
 
 
 def _is_gone(presence: WorkerPresence) -> bool:

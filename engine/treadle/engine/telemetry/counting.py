@@ -42,9 +42,7 @@ async def counting(
             await task
 
 
-async def _count(
-    instruments: Instruments, settings: Settings, name: str, incarnation: str
-) -> None:
+async def _count(instruments: Instruments, settings: Settings, name: str, incarnation: str) -> None:
     while True:
         try:
             connection = await Connection.open(settings, name=f"{name}-metrics")

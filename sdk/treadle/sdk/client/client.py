@@ -26,8 +26,8 @@ from treadle.sdk.client.explain.asking import explain
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import list_runs
-from treadle.sdk.client.looking import look
 from treadle.sdk.client.logs import LogLine, logs
+from treadle.sdk.client.looking import look
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
