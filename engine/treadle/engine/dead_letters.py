@@ -15,6 +15,10 @@ from treadle.sdk.subjects import Subjects
 
 UNNAMED = "_"
 """Stands for a run or workflow whose name could not be read."""
+FAILURE_CHARS_MAX = 2_000
+"""Of the text that says why an event was set aside."""
+HEADERS_BYTES = 512
+"""Room for the headers of a letter, which count as a part of its message."""
 
 
 class DeadLetters:
@@ -50,17 +54,30 @@ class DeadLetters:
     async def event(
         self, reason: str, subject: str, moment: Moment, data: bytes, failure: Failure
     ) -> None:
-        """Set aside an event that cannot be processed, byte for byte."""
+        """Set aside an event that cannot be processed, byte for byte, or as much of it as fits."""
+        cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
         letter = DeadLetter(
             reason=reason,
             run=moment.run or UNNAMED,
-            failure=failure,
+            failure=cut,
             subject=subject,
             event=moment.id,
-            body_base64=base64.b64encode(data).decode(),
             at_ms=moment.ms,
         )
-        await self._store(letter, f"{moment.id}:dead")
+        await self._store(self._with_body(letter, data), f"{moment.id}:dead")
+
+    def _with_body(self, letter: DeadLetter, data: bytes) -> DeadLetter:
+        """Return the letter with the event's bytes; their beginning if the server takes no more."""
+        subjects = self._subjects
+        stream = subjects.timers_stream if letter.event[:1] == "t" else subjects.events_stream
+        whole = f"message {letter.event[1:]} of stream {stream}"
+        marked = msgspec.structs.replace(letter, body_bytes=len(data), whole_body_at=whole)
+        room = self._js.connection.max_payload_bytes - HEADERS_BYTES
+        left = max(0, room - len(msgspec.json.encode(marked)))
+        kept = left // 4 * 3
+        if len(data) <= kept:
+            return msgspec.structs.replace(letter, body_base64=base64.b64encode(data).decode())
+        return msgspec.structs.replace(marked, body_base64=base64.b64encode(data[:kept]).decode())
 
     async def _store(self, letter: DeadLetter, message_id: str) -> None:
         subject = self._subjects.dead(letter.workflow or UNNAMED, letter.run)

@@ -36,6 +36,7 @@ from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.ids import new_nonce
+from treadle.sdk.payload import small_server
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
 
@@ -93,6 +94,8 @@ class Engine:
     async def run(self) -> None:
         """Serve until ``stop``. Raises ``ServerError`` if the server cannot be used."""
         connection = await Connection.open(self._settings, name=self._name)
+        if small := small_server(connection.max_payload_bytes):
+            _log.warning("engine.server-small %s: %s", *small)
         try:
             js = JetStream(connection, message_ids=self._settings.message_ids)
             subjects = await self._ensure_topology(js)

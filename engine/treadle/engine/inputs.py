@@ -28,7 +28,8 @@ from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
 INLINE_BYTES_MAX = 64 * 1024
-"""Inputs up to this size travel inside the task; larger ones are read by the worker."""
+"""Inputs up to this size travel inside the task; larger ones are read by the worker. Where the
+server takes little, half of that: a task holds more than its input."""
 
 _OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
 """Outputs an engine keeps in memory, because the step after them usually comes at once."""
@@ -72,16 +73,19 @@ class Inputs:
         """Return the input of a step whose dependencies have all completed."""
         if not step.after:
             value = await self._event_payload(run.requested)
-            if len(value) > INLINE_BYTES_MAX:
+            if len(value) > self._inline_bytes_max():
                 return FromRun(run.requested)
             return Inline(msgspec.Raw(value))
         values = {dep: await self._output(plan, run, dep) for dep in step.after}
         single = len(step.after) == 1
-        if sum(map(len, values.values())) > INLINE_BYTES_MAX:
+        if sum(map(len, values.values())) > self._inline_bytes_max():
             return _references(plan, run, step, single)
         if single:
             return Inline(msgspec.Raw(values[step.after[0]]))
         return Inline(msgspec.Raw(join_object(values)))
+
+    def _inline_bytes_max(self) -> int:
+        return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
 
     async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
         step = plan.steps[step_id]

@@ -20,7 +20,7 @@ from treadle.engine.runs import Runs
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
-from treadle.sdk.errors import ServerError
+from treadle.sdk.errors import ServerError, TreadleError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.log_fields import spaced
@@ -31,6 +31,9 @@ POISON_DELIVERIES = 20
 """An event whose handling raised, and that was delivered this often, is set aside, so that the
 events of other runs go on."""
 FAILED_LATER_MS = 250
+"""First wait before an event comes again whose handling failed; it doubles with each try."""
+LATER_MS_MAX = 10_000
+"""Longest such wait, and of an event that was never stored the time to mend what it needs."""
 
 _log = logging.getLogger("treadle.engine")
 _decoder = msgspec.json.Decoder(Event)
@@ -97,38 +100,56 @@ class Intake:
         task.add_done_callback(self._tasks.discard)
 
     async def _handle_run(self, run: str) -> None:
-        while batch := self._queues[run]:
-            self._queues[run] = []
-            try:
-                await self._runs.handle(batch)
-            except Exception as exc:  # noqa: BLE001 — the loop that must outlive any batch
+        try:
+            while batch := self._queues[run]:
+                self._queues[run] = []
+                await self._handle(batch)
+        finally:
+            # Whatever happens, the run's next event finds no queue that nobody empties.
+            del self._queues[run]
+
+    async def _handle(self, batch: list[Pending]) -> None:
+        """Handle a batch; each of its events is acked, handed back or set aside when it returns."""
+        try:
+            await self._runs.handle(batch)
+        except Exception as exc:  # noqa: BLE001 — the loop that must outlive any batch
+            if len(batch) == 1 or _is_outage(exc):
                 await self._failed(batch, exc)
-        del self._queues[run]
+                return
+            # One of them is to blame, and the others must not wait for it.
+            for pending in batch:
+                await self._handle([pending])
 
     async def _failed(self, batch: list[Pending], exc: Exception) -> None:
-        """Hand a batch back whose handling raised; what keeps raising is set aside."""
+        """Hand back what could not be handled; what keeps failing is set aside."""
         run = batch[0].moment.run
         events = [pending.moment.id for pending in batch]
         is_outage = _is_outage(exc)
-        told = {"run": run, "events": events, "error": repr(exc)}
+        deliveries = max(pending.deliveries for pending in batch)
+        told = {"run": run, "events": events, "delivery": deliveries, "error": repr(exc)}
         extra = {**told, "place": self._runs.place(run, batch), "error_type": type(exc).__name__}
         if is_outage:
             _log.warning("engine.handling-delayed %s", spaced(told), extra=extra)
         else:
-            _log.error("engine.handling-failed %s", spaced(told), extra=extra, exc_info=exc)
+            # The traceback of a bug once: the tries after it fail the same way.
+            is_told = deliveries > 1 or isinstance(exc, TreadleError)
+            trace = None if is_told else exc
+            _log.error("engine.handling-failed %s", spaced(told), extra=extra, exc_info=trace)
         for pending in batch:
-            if is_outage or pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
+            if is_outage:
                 pending.later(FAILED_LATER_MS)
-                continue
-            failure = Failure(type(exc).__name__, str(exc), retryable=False)
-            try:
-                await self._dead_letters.event(
-                    "poison_event", pending.subject, pending.moment, pending.data, failure
-                )
-            except ServerError:
-                pending.later(FAILED_LATER_MS)
-            else:
+            elif pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
+                pending.later(_later_ms(pending.deliveries))
+            elif await self._is_kept("poison_event", pending, exc):
                 pending.ack()
+            else:
+                pending.later(_later_ms(pending.deliveries))
+
+    async def _is_kept(self, reason: str, pending: Pending, exc: Exception) -> bool:
+        """Write an event's dead letter; return whether it is stored."""
+        failure = Failure(type(exc).__name__, str(exc), retryable=False)
+        moment = pending.moment
+        return await self._is_letter_stored(reason, pending.subject, moment, pending.data, failure)
 
     async def _set_aside(
         self,
@@ -144,13 +165,27 @@ class Intake:
         if moment.run:
             extra["run"] = moment.run
         _log.error("engine.event-unreadable %s", spaced(told), extra=extra)
-        try:
-            await self._dead_letters.event("corrupt_event", subject, moment, data, failure)
-        except ServerError:
-            delivery.nak(FAILED_LATER_MS)
-        else:
+        if await self._is_letter_stored("corrupt_event", subject, moment, data, failure):
             delivery.ack()
+        else:
+            delivery.nak(_later_ms(delivery.delivered))
         source.finished()
+
+    async def _is_letter_stored(
+        self, reason: str, subject: str, moment: Moment, data: bytes, failure: Failure
+    ) -> bool:
+        try:
+            await self._dead_letters.event(reason, subject, moment, data, failure)
+        except Exception as exc:  # noqa: BLE001 — its event is handed back instead
+            extra = {"event": moment.id, "subject": subject, "error": repr(exc)}
+            _log.warning("engine.dead-letter-delayed %s", spaced(extra), extra=extra)
+            return False
+        return True
+
+
+def _later_ms(deliveries: int) -> int:
+    doublings = min(deliveries - 1, 16)
+    return min(FAILED_LATER_MS << doublings, LATER_MS_MAX)
 
 
 def _is_outage(exc: Exception) -> bool:

@@ -10,7 +10,7 @@ from treadle.sdk.messages import Event
 class Pending:
     """One event, decoded, with the delivery that has to be acked (none when it was read)."""
 
-    __slots__ = ("data", "delivery", "domain", "event", "moment", "source", "subject")
+    __slots__ = ("_is_over", "data", "delivery", "domain", "event", "moment", "source", "subject")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Pending:
         self.data = data
         self.delivery = delivery
         self.source = source
+        self._is_over = False
 
     @property
     def deliveries(self) -> int:
@@ -37,16 +38,18 @@ class Pending:
 
     def ack(self) -> None:
         """Tell the server that the event is handled."""
-        if self.delivery is not None:
+        if self.delivery is not None and not self._is_over:
             self.delivery.ack()
             self._finish()
 
     def later(self, delay_ms: int) -> None:
         """Hand the event back; it comes again after the delay."""
-        if self.delivery is not None:
+        if self.delivery is not None and not self._is_over:
             self.delivery.nak(delay_ms)
             self._finish()
 
     def _finish(self) -> None:
+        # Handling may raise after some of a batch were acked: what is over stays so.
+        self._is_over = True
         if self.source is not None:
             self.source.finished()

@@ -18,18 +18,20 @@ from typing import TypeGuard
 
 from treadle.engine.core import effects
 from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live, lost
-from treadle.engine.core.bounds import spent_by, task_of
+from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.inbox import Inbox
-from treadle.engine.registers import Conflict, Fenced, Registers
+from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
+from treadle.sdk.errors import InvalidPayload
 from treadle.sdk.messages import (
     Ended,
     Failure,
+    LiveRegister,
     MessageSent,
     Parked,
     Register,
@@ -122,13 +124,16 @@ class Steps:
         follow = True
         if isinstance(event, SettleEvent):
             head, follow = event.head, False
-        outcome = await self._registers.move(address, new, token=token, head=head, follow=follow)
+        outcome = await self._move(
+            address, register, new, moment, token=token, head=head, follow=follow
+        )
         if isinstance(outcome, Conflict):
             # Two executions of one token: neither is believed, and the next attempt goes on
             # from the checkpoint that stands.
             assert isinstance(register, Task)
-            outcome = await self._registers.move(
-                address, lost(register, moment), token=token, head=token, follow=True
+            again = lost(register, moment)
+            outcome = await self._move(
+                address, register, again, moment, token=token, head=token, follow=True
             )
         if isinstance(outcome, Fenced | Conflict):
             return Answer.STALE
@@ -138,6 +143,26 @@ class Steps:
         if _needs_timers(placed.register, before):
             await self.set_timers(address, placed.register)
         return await self._told(address, placed, moves=isinstance(register, Parked))
+
+    async def _move(
+        self,
+        address: RegisterAddress,
+        register: LiveRegister,
+        new: Register,
+        moment: Moment,
+        *,
+        token: int,
+        head: int,
+        follow: bool,
+    ) -> Moved | Fenced | Conflict:
+        """Store the next value; the step fails if the server does not take one so large."""
+        try:
+            return await self._registers.move(address, new, token=token, head=head, follow=follow)
+        except InvalidPayload as exc:
+            failed = too_large(register, str(exc), moment)
+            return await self._registers.move(
+                address, failed, token=token, head=head, follow=follow
+            )
 
     async def _driven(
         self, address: RegisterAddress, placed: Placed, event: RegisterEvent
@@ -180,8 +205,17 @@ class Steps:
             new = advance(step, placed, message.event, message.moment)
             if new is placed.register:
                 return placed
+            assert is_live(placed.register)
             token = placed.sequence
-            outcome = await self._registers.move(address, new, token=token, head=token, follow=True)
+            outcome = await self._move(
+                address,
+                placed.register,
+                new,
+                message.moment,
+                token=token,
+                head=token,
+                follow=True,
+            )
             assert not isinstance(outcome, Conflict)
             if isinstance(outcome, Fenced):
                 if outcome.head is None:

@@ -25,6 +25,7 @@ from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.namespace import open_namespace
+from treadle.sdk.payload import small_server
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.settings import Settings
 
@@ -50,6 +51,8 @@ async def examine(settings: Settings, monitor: str | None) -> list[Check]:
 async def _examine(connection: Connection, settings: Settings, monitor: str | None) -> list[Check]:
     js = JetStream(connection, message_ids=settings.message_ids)
     found = [Check("server", "ok", f"nats-server {connection.server_version} at {settings.url}")]
+    if small := small_server(connection.max_payload_bytes):
+        found.append(Check("server", "warn", *small))
     found.append(await _account(js))
     found.append(await asyncio.to_thread(monitoring.check_sync, settings, monitor))
     try:

@@ -26,6 +26,9 @@ PAYLOAD_BYTES_MAX = 512 * 1024
 """Half of NATS' default ``max_payload`` of 1 MiB: an envelope and headers come on top, and an
 iteration's task carries its last failure beside the input."""
 
+MESSAGE_BYTES_LEAST = 2 * PAYLOAD_BYTES_MAX
+"""What a server has to take for every payload of the size above to be stored."""
+
 DECODERS_MAX = 1024
 """Types whose decoders are kept. A process handles a few for each task type."""
 
@@ -39,6 +42,17 @@ _DEEPER = [1 if byte in b"[{" else -1 for byte in range(256)]
 
 class _Decoder(Protocol):
     def decode(self, raw: bytes, /) -> Any: ...
+
+
+def small_server(max_payload_bytes: int) -> tuple[str, str] | None:
+    """Return what is wrong with a server that takes only so much, and the remedy; or None."""
+    if max_payload_bytes >= MESSAGE_BYTES_LEAST:
+        return None
+    return (
+        f"the server takes messages of at most {max_payload_bytes} bytes (max_payload), and values "
+        f"may have {PAYLOAD_BYTES_MAX}: a step with a larger one than fits fails",
+        f"set max_payload: {MESSAGE_BYTES_LEAST} in the server's configuration",
+    )
 
 
 def encode(what: str, value: object) -> bytes:

@@ -226,6 +226,13 @@ def ended(
     )
 
 
+def too_large(register: LiveRegister, why: str, moment: Moment) -> Ended:
+    """Return the end of a step whose next value is larger than the server takes."""
+    task = task_of(register)
+    failure = Failure("InvalidPayload", why, retryable=False)
+    return ended(task, moment, "failed", task.iteration, failure=failure)
+
+
 def _explain(task: Task, reason: str) -> str:
     if reason == MAX_ITERATIONS:
         return f"the loop took all of its {task.max_iterations} iterations without completing"
