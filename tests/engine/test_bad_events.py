@@ -101,7 +101,7 @@ def test_an_event_whose_handling_always_raises_is_set_aside(
         letter = await stand.letter("poisoned")
         assert letter.reason == "poison_event"
         assert letter.failure is not None
-        assert letter.failure.type == "DecodeError"
+        assert letter.failure.type == "StoredUnreadable"
         await _goes_on(stand)
 
     play(story)

@@ -9,9 +9,12 @@ import msgspec
 from treadle.engine.core.plan import Plan
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.definition import WorkflowDefinition
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 PLANS_MAX = 4096
+
+_decoder = msgspec.json.Decoder(WorkflowDefinition)
 
 
 class Definitions:
@@ -23,7 +26,10 @@ class Definitions:
         self._plans: OrderedDict[tuple[str, str], Plan] = OrderedDict()
 
     async def plan(self, workflow: str, content_hash: str) -> Plan | None:
-        """Return the plan of one version of a workflow; None if it is not registered."""
+        """Return the plan of one version of a workflow; None if it is not registered.
+
+        Raise ``StoredUnreadable`` if what is stored there is no definition.
+        """
         key = (workflow, content_hash)
         plan = self._plans.get(key)
         if plan is not None:
@@ -34,7 +40,7 @@ class Definitions:
         )
         if stored is None:
             return None
-        definition = msgspec.json.decode(stored.data, type=WorkflowDefinition)
+        definition = read(_decoder, stored)
         plan = self._plans[key] = Plan(definition, content_hash)
         if len(self._plans) > PLANS_MAX:
             self._plans.popitem(last=False)

@@ -9,6 +9,7 @@ import msgspec
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 DOCUMENTS_MAX = 20_000
@@ -46,14 +47,17 @@ class Documents:
         return self._versions.get(run) or await self.read(run)
 
     async def read(self, run: str) -> Version | None:
-        """Return the stored document, read from its leader."""
+        """Return the stored document, read from its leader; raise ``StoredUnreadable``."""
         stored = await self._js.last(self._subjects.runs_stream, self._subjects.run_document(run))
         if stored is None:
             return None
-        return self._remember(Version(stored.sequence, _decoder.decode(stored.data)))
+        return self._remember(Version(stored.sequence, read(_decoder, stored)))
 
     async def put(self, run: RunDocument, revision: int) -> Version | None:
-        """Store a document over ``revision`` (0: it must not exist); None if it has moved."""
+        """Store a document over ``revision`` (0: it must not exist); None if it has moved.
+
+        Raise ``StoredUnreadable`` if what stands instead is no document.
+        """
         nonce = new_nonce()
         run = msgspec.structs.replace(run, write=nonce)
         subject = self._subjects.run_document(run.run)
@@ -63,14 +67,16 @@ class Documents:
             _encoder.encode(run),
             expected=revision,
             message_id=f"{run.run}:{nonce}",
-            is_mine=lambda data: _decoder.decode(data).write == nonce,
+            is_mine=lambda data: _is_written_as(data, nonce),
         )
         if result.stored is not None:
             return self._remember(Version(result.stored.sequence, run))
         self._versions.pop(run.run, None)
         if result.head is not None:
             head = result.head
-            self._remember(Version(head.sequence, _decoder.decode(head.data)))
+            if revision == 0 and not head.data:
+                return await self.put(run, head.sequence)  # A deleted key is free.
+            self._remember(Version(head.sequence, read(_decoder, head)))
         return None
 
     def _remember(self, version: Version) -> Version:
@@ -83,3 +89,10 @@ class Documents:
         if len(self._versions) > DOCUMENTS_MAX:
             self._versions.popitem(last=False)
         return version
+
+
+def _is_written_as(data: bytes, nonce: str) -> bool:
+    try:
+        return _decoder.decode(data).write == nonce
+    except (ValueError, RecursionError):
+        return False

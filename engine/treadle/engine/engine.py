@@ -22,6 +22,7 @@ from treadle.engine.inputs import Inputs
 from treadle.engine.intake import Intake
 from treadle.engine.lane_log import LaneLog
 from treadle.engine.lanes import Lanes
+from treadle.engine.last_resort import LastResort
 from treadle.engine.overdue import Overdue
 from treadle.engine.registers import Registers
 from treadle.engine.retention import RETENTION_S, Retention
@@ -192,7 +193,8 @@ def _wire(
     runs = Runs(
         documents, registers, definitions, steps, driver, inputs, dead_letters, floor, lanes
     )
-    return Intake(subjects, runs, dead_letters), lanes
+    last_resort = LastResort(js, subjects, documents, definitions, driver, dead_letters)
+    return Intake(subjects, runs, last_resort, dead_letters), lanes
 
 
 async def _catch_up(js: JetStream, subjects: Subjects, partition: int, intake: Intake) -> None:

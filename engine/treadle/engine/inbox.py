@@ -42,7 +42,7 @@ class Inbox:
         moment = Moment(address.run, f"e{sequence}", stored.time_ms, sequence)
         try:
             return Message(_decoder.decode(stored.data), moment)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             # Not a message, whatever wrote it there. It is set aside where events are taken;
             # here it stands for one, so that nothing ends on an unknown ground.
             return Message(MessageSent(step=address.step, id=""), moment)

@@ -25,6 +25,7 @@ from treadle.sdk.messages import (
     TaskInput,
 )
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
 INLINE_BYTES_MAX = 64 * 1024
@@ -34,7 +35,9 @@ server takes little, half of that: a task holds more than its input."""
 _OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
 """Outputs an engine keeps in memory, because the step after them usually comes at once."""
 
-_client_event = msgspec.json.Decoder(RunRequested | SignalReceived)
+_client_event: msgspec.json.Decoder[RunRequested | SignalReceived] = msgspec.json.Decoder(
+    RunRequested | SignalReceived
+)
 
 
 class Outputs:
@@ -111,7 +114,7 @@ class Inputs:
         stored = await self._js.get(self._subjects.events_stream, sequence)
         if stored is None:
             raise InvariantError(f"event {sequence} is gone from {self._subjects.events_stream}")
-        event = _client_event.decode(stored.data)
+        event = read(_client_event, stored)
         payload = event.input if isinstance(event, RunRequested) else event.payload
         self.outputs.put(key, payload)
         return bytes(payload)

@@ -1,4 +1,7 @@
-"""From deliveries to batches: decode, set the unreadable aside, group by run.
+"""From deliveries to batches: decode, group by run, and see that every event ends.
+
+An event is acked when it is handled, set aside when it cannot be read or handled, and handed back
+in any other case: nothing that handling raises leaves this file.
 
 Events of one run are handled one batch at a time, those of different runs side by side. What
 arrives while a batch is under way becomes the next batch, folded in one go.
@@ -15,16 +18,25 @@ import msgspec
 
 from treadle.engine.core.moment import Moment
 from treadle.engine.dead_letters import DeadLetters
+from treadle.engine.last_resort import LastResort
 from treadle.engine.pending import Pending
 from treadle.engine.runs import Runs
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
-from treadle.sdk.errors import ServerError, TreadleError
+from treadle.sdk.errors import ServerError, StoredUnreadable, TreadleError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.log_fields import spaced
-from treadle.sdk.messages import Event, Failure, RunRequested
+from treadle.sdk.messages import (
+    CancelRequested,
+    Event,
+    Failure,
+    MessageSent,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+)
 from treadle.sdk.subjects import Subjects
 
 POISON_DELIVERIES = 20
@@ -42,9 +54,12 @@ _decoder = msgspec.json.Decoder(Event)
 class Intake:
     """Takes events of all partitions and hands each run's batch to ``Runs``."""
 
-    def __init__(self, subjects: Subjects, runs: Runs, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self, subjects: Subjects, runs: Runs, last_resort: LastResort, dead_letters: DeadLetters
+    ) -> None:
         self._subjects = subjects
         self._runs = runs
+        self._last_resort = last_resort
         self._dead_letters = dead_letters
         self._queues: dict[str, list[Pending]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,18 +153,46 @@ class Intake:
         for pending in batch:
             if is_outage:
                 pending.later(FAILED_LATER_MS)
-            elif pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
-                pending.later(_later_ms(pending.deliveries))
-            elif await self._is_kept("poison_event", pending, exc):
+            elif await self._is_given_up(pending, exc):
                 pending.ack()
             else:
                 pending.later(_later_ms(pending.deliveries))
 
-    async def _is_kept(self, reason: str, pending: Pending, exc: Exception) -> bool:
-        """Write an event's dead letter; return whether it is stored."""
+    async def _is_given_up(self, pending: Pending, exc: Exception) -> bool:
+        """Set aside an event that fails time and again, and end its run if that cannot go on.
+
+        A cancel does not wait until what is damaged is mended.
+        """
+        event, moment = pending.event, pending.moment
+        is_damaged = isinstance(exc, StoredUnreadable)
         failure = Failure(type(exc).__name__, str(exc), retryable=False)
-        moment = pending.moment
-        return await self._is_letter_stored(reason, pending.subject, moment, pending.data, failure)
+        if is_damaged and isinstance(event, CancelRequested):
+            return await self._is_run_ended(pending, failure)
+        if pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
+            return False
+        if not await self._is_letter_stored(
+            "poison_event", pending.subject, moment, pending.data, failure
+        ):
+            return False
+        # Its sender can say again what a run hears from outside; nobody repeats the rest.
+        is_vital = not isinstance(event, SignalReceived | MessageSent | ResumeRequested)
+        if not (is_damaged or is_vital) or await self._is_run_ended(pending, failure):
+            return True
+        return pending.deliveries >= 2 * POISON_DELIVERIES
+
+    async def _is_run_ended(self, pending: Pending, failure: Failure) -> bool:
+        event, extra = pending.event, {"run": pending.moment.run, "error": failure.message}
+        reason = event.reason if isinstance(event, CancelRequested) else None
+        try:
+            is_ended = await self._last_resort.end(
+                pending.moment, pending.domain, failure, cancel_reason=reason
+            )
+        except Exception as exc:  # noqa: BLE001 — its event is handed back, or is in a letter
+            _log.error("engine.run-not-ended %s", spaced(extra), extra=extra, exc_info=exc)
+            return False
+        if is_ended:
+            _log.error("engine.run-given-up %s", spaced(extra), extra=extra)
+        return is_ended
 
     async def _set_aside(
         self,

@@ -86,7 +86,7 @@ class LaneLog:
             return None
         try:
             return _glimpse.decode(stored.data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             return Glimpse(UNREADABLE)
 
     async def is_registered(self, document: Glimpse) -> bool:
@@ -157,6 +157,6 @@ class LaneLog:
 def _decoded(data: bytes) -> LaneRecord:
     try:
         return _record.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         # It is a hint: without it the lane is looked through from its beginning.
         return LaneRecord(lane="", waiting=True)

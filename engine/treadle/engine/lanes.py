@@ -19,8 +19,6 @@ from treadle.engine.core.lanes import Glimpse, Place, Standing, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Unknown
-from treadle.sdk.bus.jetstream import ApiError
-from treadle.sdk.errors import ServerError
 from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import LaneRecord
 from treadle.sdk.log_fields import spaced
@@ -93,7 +91,7 @@ class Lanes:
             await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
             try:
                 await self.sweep(round(time.time() * 1000))
-            except (ServerError, ApiError, Unknown) as exc:
+            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
                 _log.warning("engine.lane-sweep-failed %r", exc)
 
     async def sweep(self, now_ms: int) -> int:
@@ -121,7 +119,7 @@ class Lanes:
             elif first is not None and document is not None:
                 await self._wake_orphan(lane, first, document, now_ms)
             await self.settle(lane)
-        except (ServerError, ApiError, Unknown, ValueError) as exc:
+        except Exception as exc:  # noqa: BLE001 — one lane must not stop the sweep
             # The other lanes go on; this one is looked after again by the next sweep.
             extra = {"lane": lane.name, "error": repr(exc)}
             _log.warning("engine.lane-dispatch-failed %s", spaced(extra), extra=extra)

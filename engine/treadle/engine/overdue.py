@@ -15,10 +15,10 @@ import time
 import msgspec
 
 from treadle.engine.timers import schedule
-from treadle.sdk.bus.connection import Unknown
-from treadle.sdk.bus.jetstream import ApiError, JetStream
-from treadle.sdk.errors import ServerError
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import TimerFired
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 SWEEP_S = 30.0
@@ -44,7 +44,7 @@ class Overdue:
             await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
             try:
                 count = await self.sweep(round(time.time() * 1000))
-            except (ServerError, ApiError, Unknown) as exc:
+            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
                 _log.warning("engine.overdue-sweep-failed %r", exc)
             else:
                 if count:
@@ -55,10 +55,14 @@ class Overdue:
         count = 0
         timers = self._js.read(self._subjects.timers_stream, self._subjects.all_timers)
         async for stored in timers:
-            due_ms = _decoder.decode(stored.data).due_ms
+            try:
+                due_ms = read(_decoder, stored).due_ms
+                run, timer_id = self._subjects.parse_timer(stored.subject)
+            except (StoredUnreadable, ValueError) as exc:
+                _log.warning("engine.timer-unreadable %s", exc)
+                continue
             if not due_ms or due_ms > now_ms - OVERDUE_MS:
                 continue
-            run, timer_id = self._subjects.parse_timer(stored.subject)
             answer = await self._js.attempt(
                 stored.subject,
                 stored.data,

@@ -20,7 +20,9 @@ import msgspec
 from treadle.engine.core.advance import Placed
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream, Refused
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import Ended, Register, Task
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects, task_id
 from treadle.sdk.tracing.ids import parse_ref, task_traceparent
 
@@ -31,7 +33,7 @@ _IN_FLIGHT = 10164
 _RETRY_S = 0.005
 _SILENCE_RETRY_S = 0.05
 
-_decoder = msgspec.json.Decoder(Register)
+_decoder: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 _encoder = msgspec.json.Encoder()
 
 
@@ -82,12 +84,26 @@ class Registers:
         self._heads.pop(self.subject(address), None)
 
     async def read(self, address: RegisterAddress) -> Placed | None:
-        """Return the register as it stands, read from its leader; None if it does not exist."""
+        """Return the register as it stands, read from its leader; None if it does not exist.
+
+        Raise ``StoredUnreadable`` if what is stored there is no register.
+        """
+        standing = await self.look(address)
+        if isinstance(standing, StoredUnreadable):
+            raise standing
+        return standing
+
+    async def look(self, address: RegisterAddress) -> Placed | StoredUnreadable | None:
+        """Return the register as it stands, or the error that it cannot be read."""
         subject = self.subject(address)
         stored = await self._js.last(self._subjects.steps_stream, subject)
         if stored is None:
             return None
-        placed = Placed(stored.sequence, _decoder.decode(stored.data))
+        try:
+            placed = Placed(stored.sequence, read(_decoder, stored))
+        except StoredUnreadable as exc:
+            self._heads.pop(subject, None)
+            return exc
         self._remember(subject, placed)
         return placed
 
@@ -103,7 +119,9 @@ class Registers:
         """Store the next value if the register still holds ``token``.
 
         ``head`` is the newest sequence of the pair that the caller knows. ``follow`` goes on
-        from whatever checkpoint was saved meanwhile; without it that is a ``Conflict``.
+        from whatever checkpoint was saved meanwhile; without it that is a ``Conflict``. A token
+        may be the revision of a value that cannot be read: the write replaces it. Raise
+        ``StoredUnreadable`` if another such value stands.
         """
         subject = self.subject(address)
         data = _encoder.encode(new)
@@ -128,16 +146,19 @@ class Registers:
                     await asyncio.sleep(_RETRY_S)
                     continue
             newest = await self._js.last(self._subjects.steps_stream, pair)
-            register = await self.read(address)
-            if register is not None and register.register.parent == new.parent:
+            register = await self.look(address)
+            if isinstance(register, StoredUnreadable):
+                if register.revision != token:
+                    raise register
+            elif register is not None and register.register.parent == new.parent:
                 return Moved(register)
-            if (register.sequence if register else 0) != token:
+            elif (register.sequence if register else 0) != token:
                 return Fenced(register)
             newest_sequence = newest.sequence if newest else 0
             if newest_sequence == head:
                 continue
             if not follow:
-                assert register is not None
+                assert isinstance(register, Placed)
                 return Conflict(register)
             head = newest_sequence
 

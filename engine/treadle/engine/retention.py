@@ -16,10 +16,10 @@ import time
 
 import msgspec
 
-from treadle.sdk.bus.connection import Unknown
-from treadle.sdk.bus.jetstream import ApiError, JetStream
-from treadle.sdk.errors import ServerError, ServerUnsuitable
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.errors import ServerUnsuitable, StoredUnreadable
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 RETENTION_S = 30 * 24 * 3600.0
@@ -47,7 +47,7 @@ class Retention:
             await asyncio.sleep(min(SWEEP_S, self._keep_s) * random.uniform(0.5, 1.0))
             try:
                 await self.sweep(round(time.time() * 1000))
-            except (ServerError, ApiError, Unknown) as exc:
+            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
                 _log.warning("engine.sweep-failed %r", exc)
 
     async def sweep(self, now_ms: int) -> int:
@@ -61,7 +61,10 @@ class Retention:
         async for stored in self._js.read(self._subjects.runs_stream, self._subjects.all_runs):
             if stored.time_ms > before_ms:
                 break
-            run = _decoder.decode(stored.data)
+            try:
+                run = read(_decoder, stored)
+            except StoredUnreadable:
+                continue  # Whose it is, and whether it is over, nobody knows: an operator decides.
             if run.is_terminal and run.ended_ms <= before_ms:
                 await self._delete(run)
                 count += 1

@@ -27,7 +27,7 @@ from treadle.engine.inbox import Inbox
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
-from treadle.sdk.errors import InvalidPayload
+from treadle.sdk.errors import InvalidPayload, StoredUnreadable
 from treadle.sdk.messages import (
     Ended,
     Failure,
@@ -43,6 +43,7 @@ from treadle.sdk.messages import (
     Task,
     TimerFired,
 )
+from treadle.sdk.stored import missing
 from treadle.sdk.subjects import RegisterAddress
 
 Fact = StepEnded | StepParked | StepResumed
@@ -85,8 +86,15 @@ class Steps:
         placed = self._registers.known(address)
         is_known = placed is not None and is_live(placed.register)
         if placed is None or _may_be_old(placed, event, moment):
-            placed = await self._registers.read(address)
+            standing = await self._registers.look(address)
+            if isinstance(standing, StoredUnreadable):
+                if not await self._is_active(address):
+                    return Answer.DONE  # What is left of a step that is over needs no value.
+                raise standing
+            placed = standing
         if placed is None:
+            if deliveries >= GHOST_DELIVERIES and await self._is_active(address):
+                raise missing(self._registers.subject(address))
             return Answer.LATER
         if placed.register.parent == moment.id:
             return await self._driven(address, placed, event)
@@ -136,6 +144,8 @@ class Steps:
                 address, register, again, moment, token=token, head=token, follow=True
             )
         if isinstance(outcome, Fenced | Conflict):
+            if outcome.head is None and await self._is_active(address):
+                raise missing(self._registers.subject(address))
             return Answer.STALE
         failpoints.reach("engine.register-stored")
         placed = outcome.placed
@@ -233,23 +243,27 @@ class Steps:
             await self._timers.set(address.run, timer)
 
     async def end(self, address: RegisterAddress, failure: Failure, moment: Moment) -> Placed:
-        """Store ``Ended`` whatever the register holds, also if it does not exist."""
-        placed = self._registers.known(address) or await self._registers.read(address)
+        """Store ``Ended`` whatever the register holds, also no register, or nothing at all."""
+        standing = self._registers.known(address) or await self._registers.look(address)
         while True:
-            register = placed.register if placed else None
-            if placed is not None and isinstance(register, Ended):
+            register = standing.register if isinstance(standing, Placed) else None
+            if isinstance(standing, Placed) and isinstance(register, Ended):
                 self._registers.forget(address)
-                return placed
-            token = placed.sequence if placed else 0
+                return standing
+            token = _revision(standing)
             ended = effects.cancelled(register, failure, moment)
-            outcome = await self._registers.move(
-                address, ended, token=token, head=token, follow=True
-            )
+            try:
+                outcome = await self._registers.move(
+                    address, ended, token=token, head=token, follow=True
+                )
+            except StoredUnreadable as exc:
+                standing = exc
+                continue
             if isinstance(outcome, Fenced):
-                placed = outcome.head
+                standing = outcome.head
                 continue
             assert not isinstance(outcome, Conflict)
-            placed = outcome.placed
+            standing = outcome.placed
 
     async def _is_active(self, address: RegisterAddress) -> bool:
         version = await self._documents.get(address.run)
@@ -260,6 +274,12 @@ class Steps:
             version = await self._documents.read(address.run)
             entry = version.run.steps.get(address.step) if version else None
         return entry is not None and entry.status in ("active", "parked")
+
+
+def _revision(standing: Placed | StoredUnreadable | None) -> int:
+    if isinstance(standing, StoredUnreadable):
+        return standing.revision
+    return standing.sequence if standing is not None else 0
 
 
 def _may_be_old(placed: Placed, event: RegisterEvent, moment: Moment) -> bool:

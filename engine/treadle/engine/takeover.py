@@ -153,7 +153,7 @@ class Takeover:
     def _take(self, message: Message) -> None:
         try:
             beat = _beat.decode(message.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         incarnation = beat.presence.incarnation
         if incarnation == self._presence.incarnation or incarnation in self._gone:
@@ -207,8 +207,7 @@ class Takeover:
             else:
                 await self._report_lost(beat, why)
             await self._forget_presence(beat.presence)
-        except (ServerError, ApiError, Unknown) as exc:
-            # The ack wait does the same, later.
+        except Exception as exc:  # noqa: BLE001 — the ack wait does the same, later
             _log.warning("engine.take-over-failed %r", exc)
 
     # ---------------------------------------------------------------- a dead worker's tasks

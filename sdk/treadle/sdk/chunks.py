@@ -174,10 +174,10 @@ def decode(raw: bytes) -> Chunk:
     """Return a stored chunk; ``Unknown`` if it is of a later version, or none."""
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         pass
     try:
         place = _places.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         place = _Place(-1, 0, 0)
     return Unknown(iteration=place.iteration, attempt=place.attempt, n=place.n, bytes=len(raw))

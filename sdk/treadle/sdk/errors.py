@@ -14,6 +14,7 @@
     ├── ServerError              NATS cannot be used as it is; an operator can act
     │   ├── ServerUnavailable    it cannot be reached, or did not answer within the budget
     │   └── ServerUnsuitable     too old, without JetStream, not set up
+    ├── StoredUnreadable         a stored value is damaged or was deleted; an operator can act
     └── InvariantError           a bug of Treadle; please report it
 
 Handlers raise two more: ``NonRetryable`` ends the step at once, ``Retryable`` names the least
@@ -165,6 +166,38 @@ class ServerUnavailable(ServerError):
 
 class ServerUnsuitable(ServerError):
     """The server is too old, lacks JetStream, or the namespace is not set up."""
+
+
+class StoredUnreadable(TreadleError):
+    """A stored value that is needed cannot be read: something else has written or deleted it."""
+
+    def __init__(
+        self, bucket: str, key: str, run: str, revision: int, why: str, *, written_ms: int = 0
+    ) -> None:
+        self.bucket = bucket
+        self.key = key
+        self.run = run
+        """The run it belongs to; '' if to none."""
+        self.revision = revision
+        """Sequence of the message in its stream; 0 if there is none."""
+        self.is_deleted = not why
+        self.written_ms = written_ms
+        where = f"bucket {bucket!r}, key {key!r}" if bucket else f"subject {key!r}"
+        at = f"{where}, revision {revision}" if revision else where
+        if self.is_deleted:
+            what = f"{at}: the value is gone. Something other than Treadle has deleted it."
+        else:
+            what = (
+                f"{at}: the stored value cannot be read: {sentence(why)} Something other than "
+                "Treadle, or a newer version of it, has written it."
+            )
+        steps = ["put the value back"]
+        if bucket and not self.is_deleted:
+            steps.append(f"remove it (`nats kv del {bucket} {key}`)")
+        if run:
+            steps.append(f"end the run (`treadle run cancel {run}`)")
+        remedy = f"{', '.join(steps[:-1])} or {steps[-1]}" if len(steps) > 1 else steps[0]
+        super().__init__(f"{what} {remedy[0].upper()}{remedy[1:]}.")
 
 
 class InvariantError(TreadleError):

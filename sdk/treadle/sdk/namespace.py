@@ -10,6 +10,7 @@ import msgspec
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnsuitable
 from treadle.sdk.settings import Settings
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import DEFAULT_NAMESPACE, Subjects
 
 PARTITIONS_MAX = 256
@@ -22,6 +23,9 @@ class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: int = 1
 
 
+_decoder = msgspec.json.Decoder(NamespaceRecord)
+
+
 async def find_namespace(js: JetStream, settings: Settings) -> Subjects | None:
     """Return the subjects of an existing namespace, or None if none was set up."""
     subjects = Subjects(settings.namespace)
@@ -31,7 +35,7 @@ async def find_namespace(js: JetStream, settings: Settings) -> Subjects | None:
         return None  # The stream does not exist yet.
     if stored is None:
         return None
-    record = msgspec.json.decode(stored.data, type=NamespaceRecord)
+    record = read(_decoder, stored)
     return Subjects(settings.namespace, record.partitions)
 
 

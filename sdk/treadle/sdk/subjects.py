@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAIN_DOMAIN = "main"
 DEFAULT_NAMESPACE = "treadle"
@@ -47,6 +48,29 @@ class RegisterAddress:
     run: str
     step: str
     type: str
+
+
+class Place(NamedTuple):
+    """Where a stored value is, as `nats kv` names it; no bucket for what is in a plain stream."""
+
+    bucket: str
+    key: str
+    run: str
+    """The run it belongs to; '' if to none."""
+
+
+def place_of(subject: str) -> Place:
+    """Return the bucket and key of a value's subject; the subject itself if it has none."""
+    head, _, rest = subject.partition(".")
+    if head != "$KV":
+        return Place("", subject, "")
+    bucket, _, key = rest.partition(".")
+    parts = key.split(".")
+    if bucket.endswith("_runs"):
+        return Place(bucket, key, key if len(parts) == 1 else "")
+    if bucket.endswith("_steps"):
+        return Place(bucket, key, parts[1] if len(parts) > 2 else "")
+    return Place(bucket, key, "")
 
 
 class Subjects:

@@ -18,9 +18,11 @@ import asyncio
 import msgspec
 
 from treadle.sdk import failpoints
-from treadle.sdk.bus.jetstream import CasResult, JetStream
+from treadle.sdk.bus.jetstream import CasResult, JetStream, Stored
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import Checkpoint
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 from treadle.worker.execution import Fenced
 from treadle.worker.held import HeldTask
@@ -38,7 +40,7 @@ class CheckpointStore:
         self._subjects = subjects
         self._cache = StepCache[Checkpoint]()
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Checkpoint).decode
+        self._decoder = msgspec.json.Decoder(Checkpoint)
 
     async def load(self, held: HeldTask) -> Checkpoint | None:
         """Return the checkpoint that stands; raise ``Fenced`` if it is newer than the task."""
@@ -53,7 +55,7 @@ class CheckpointStore:
         stored = await self._js.last(self._subjects.steps_stream, subject)
         if stored is None:
             return None
-        checkpoint = self._decode(stored.data)
+        checkpoint = read(self._decoder, stored)
         if checkpoint.iteration > task.iteration:
             raise Fenced(
                 f"the checkpoint is of iteration {checkpoint.iteration} and the task of iteration "
@@ -101,7 +103,7 @@ class CheckpointStore:
             self._encode(checkpoint),
             expected=held.head,
             filter=self._subjects.pair(address.run, address.step, address.domain),
-            is_mine=lambda data: self._decode(data).nonce == checkpoint.nonce,
+            is_mine=lambda data: self._is_written_as(data, checkpoint.nonce),
             budget_s=SAVE_BUDGET_S,
         )
 
@@ -110,7 +112,19 @@ class CheckpointStore:
         if (
             other is not None
             and other.sequence > held.head
-            and self._decode(other.data).iteration == held.task.iteration
+            and self._iteration_of(other) == held.task.iteration
         ):
             return f"another execution of the task saved first, at sequence {other.sequence}"
         return f"the step has moved on from sequence {held.head} to {result.newest}"
+
+    def _is_written_as(self, data: bytes, nonce: str) -> bool:
+        try:
+            return self._decoder.decode(data).nonce == nonce
+        except (ValueError, RecursionError):
+            return False
+
+    def _iteration_of(self, stored: Stored) -> int:
+        try:
+            return read(self._decoder, stored).iteration
+        except StoredUnreadable:
+            return -1

@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     RunRequested,
     SignalReceived,
 )
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
 READS_AT_ONCE_MAX = 16
@@ -37,8 +38,10 @@ class InputReader:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
-        self._event = msgspec.json.Decoder(RunRequested | SignalReceived).decode
-        self._register = msgspec.json.Decoder(Register).decode
+        self._event: msgspec.json.Decoder[RunRequested | SignalReceived] = msgspec.json.Decoder(
+            RunRequested | SignalReceived
+        )
+        self._register: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
         self._gate = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
     async def read(self, source: FromRun | FromSteps, address: RegisterAddress) -> msgspec.Raw:
@@ -63,7 +66,7 @@ class InputReader:
             stored = await self._js.last(self._subjects.steps_stream, subject)
         if stored is None:
             raise _lost(f"the output of step {step!r}", f"its register {subject} holds nothing")
-        register = self._register(stored.data)
+        register = read(self._register, stored)
         if not isinstance(register, Ended):
             # This task exists because the step has ended: the server that answered is behind.
             raise ServerUnavailable(
@@ -76,7 +79,7 @@ class InputReader:
         stored = await self._js.get(self._subjects.events_stream, sequence)
         if stored is None:
             raise _lost(what, f"event {sequence} is not in {self._subjects.events_stream}")
-        event = self._event(stored.data)
+        event = read(self._event, stored)
         return event.input if isinstance(event, RunRequested) else event.payload
 
 

@@ -36,6 +36,8 @@ ACK_PENDING_MAX = 20_000
 """Delayed tasks wait as un-acknowledged deliveries, so it must be above what runs at once."""
 UNREADABLE_RETRY_MS = 30_000
 """A newer engine may have written it: a worker that can read it gets its turn."""
+UNREADABLE_REPORTS_MAX = 3
+"""An engine is told so often of a register that cannot be read: each time is an event."""
 
 _decode_register = msgspec.json.Decoder(Register).decode
 
@@ -90,20 +92,11 @@ class Intake:
 
     def _receive(self, delivery: Delivery) -> None:
         failpoints.reach("worker.received")
+        address = self._subjects.parse_register(delivery.subject)
         try:
             register = _decode_register(delivery.data)
-            address = self._subjects.parse_register(delivery.subject)
-        except (msgspec.MsgspecError, ValueError) as exc:
-            _log.error(
-                "worker.register-unreadable subject=%s sequence=%d: %s. This worker may be older "
-                "than the engine; it is offered again in %d s",
-                delivery.subject,
-                delivery.sequence,
-                exc,
-                UNREADABLE_RETRY_MS // 1000,
-            )
-            delivery.nak(UNREADABLE_RETRY_MS)
-            self.finished()
+        except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors.
+            self._receive_unreadable(delivery, address, exc)
             return
         if isinstance(register, Task):
             self._receive_task(delivery, address, register)
@@ -111,6 +104,25 @@ class Intake:
             self._receive_delayed(delivery, address, register)
         else:
             delivery.ack()
+            self.finished()
+
+    def _receive_unreadable(
+        self, delivery: Delivery, address: RegisterAddress, exc: Exception
+    ) -> None:
+        """Let the engine look at it: whoever held the step's task is fenced, and says nothing."""
+        what = "deleted" if not delivery.data else f"unreadable, {exc}"
+        _log.error(
+            "worker.register-unreadable subject=%s sequence=%d is %s. Something else wrote it, or "
+            "this worker is older than the engine; it is offered again in %d s",
+            delivery.subject,
+            delivery.sequence,
+            what,
+            UNREADABLE_RETRY_MS // 1000,
+        )
+        if delivery.delivered <= UNREADABLE_REPORTS_MAX:
+            self._runner.report_unreadable(self, delivery, address, UNREADABLE_RETRY_MS)
+        else:
+            delivery.nak(UNREADABLE_RETRY_MS)
             self.finished()
 
     def _receive_task(self, delivery: Delivery, address: RegisterAddress, task: Task) -> None:

@@ -19,6 +19,7 @@ from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.retrying import BUDGET_S, Backoff
 from treadle.sdk.bus.wire import Unknown
 from treadle.sdk.ids import new_nonce
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 from treadle.worker.checkpoints import SAVE_BUDGET_S
 from treadle.worker.execution import Fenced, Record
@@ -32,7 +33,7 @@ class JournalStore:
         self._js = js
         self._subjects = subjects
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Record).decode
+        self._decoder = msgspec.json.Decoder(Record)
 
     async def append(self, held: HeldTask, number: int, body: bytes) -> int:
         """Store record ``number`` and return its sequence; raise ``Fenced`` if it may not be.
@@ -57,7 +58,7 @@ class JournalStore:
                 self._encode(record),
                 expected=held.head,
                 filter=self._subjects.pair(address.run, address.step, address.domain),
-                is_mine=lambda data: self._decode(data).nonce == record.nonce,
+                is_mine=lambda data: self._is_written_as(data, record.nonce),
                 budget_s=SAVE_BUDGET_S,
             )
             if result.stored is None:
@@ -80,7 +81,7 @@ class JournalStore:
         newest = await self._js.last(stream, records)
         if newest is None:
             return []
-        record = self._decode(newest.data)
+        record = read(self._decoder, newest)
         if newest.sequence > held.token and record.token != held.token:
             raise Fenced(
                 f"the journal's newest record was written for the task at {record.token}, and "
@@ -91,10 +92,16 @@ class JournalStore:
         backoff = Backoff(f"the journal of step {address.step!r}", BUDGET_S, verb="read")
         while True:
             found = {
-                self._subjects.parse_record(stored.subject): self._decode(stored.data)
+                self._subjects.parse_record(stored.subject): read(self._decoder, stored)
                 async for stored in self._js.read(stream, records)
             }
             found[last] = record
             if all(number in found for number in range(last + 1)):
                 return [found[number] for number in range(last + 1)]
             await backoff.wait(Unknown("a replica that answered does not have all of it yet"))
+
+    def _is_written_as(self, data: bytes, nonce: str) -> bool:
+        try:
+            return self._decoder.decode(data).nonce == nonce
+        except (ValueError, RecursionError):
+            return False

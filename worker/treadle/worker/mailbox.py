@@ -58,7 +58,7 @@ class Mailbox:
             after = stored.sequence
             try:
                 message = self._decode(stored.data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (ValueError, RecursionError):
                 continue  # The engine has set it aside as a dead letter.
             found.append(received(stored.sequence, message))
             if len(found) == MESSAGES_MAX:

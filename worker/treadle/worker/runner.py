@@ -123,12 +123,27 @@ class Runner:
         work = self._settler.due(address, task, delivery.sequence)
         self._spawn(self._report(intake, delivery, work))
 
+    def report_unreadable(
+        self, intake: Intake, delivery: Delivery, address: RegisterAddress, retry_ms: int
+    ) -> None:
+        """Let the engine look at a register that cannot be read; it is offered again later."""
+        work = self._settler.look(address, delivery.sequence)
+        self._spawn(self._report(intake, delivery, work, retry_ms=retry_ms))
+
     async def _report(
-        self, intake: Intake, delivery: Delivery, work: Coroutine[Any, Any, None]
+        self,
+        intake: Intake,
+        delivery: Delivery,
+        work: Coroutine[Any, Any, None],
+        *,
+        retry_ms: int = 0,
     ) -> None:
         try:
             await work
-            delivery.ack()
+            if retry_ms:
+                delivery.nak(retry_ms)
+            else:
+                delivery.ack()
         except ServerError as exc:
             # Not acknowledged: it is delivered again.
             _log.warning("worker.report-unknown subject=%s: %s", delivery.subject, exc)

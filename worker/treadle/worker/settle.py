@@ -91,6 +91,12 @@ class Settler:
         )
         await self._store(address, event, "due")
 
+    async def look(self, address: RegisterAddress, token: int) -> None:
+        """Store an event that makes the engine read the register, and moves nothing by itself."""
+        await self._store(
+            address, TaskDue(step=address.step, type=address.type, token=token), "due"
+        )
+
     async def _store(self, address: RegisterAddress, event: TaskEvent, verb: str) -> None:
         await self._js.store(
             self._subjects.event(address.run, address.domain),

@@ -320,7 +320,7 @@ def _cancel_with(runner: Runner) -> Callable[[Message], None]:
     def cancel(message: Message) -> None:
         try:
             notice = _decode_notice(message.data)
-        except msgspec.MsgspecError as exc:
+        except (ValueError, RecursionError) as exc:
             _log.error("worker.cancel-unreadable subject=%s: %s", message.subject, exc)
             return
         runner.cancel(notice.run, notice.step)

@@ -78,7 +78,7 @@ def request(
             "register it and start the run under another id",
             retryable=False,
         )
-        return _end(run, "failed", moment, failure=failure)
+        return end(run, "failed", moment, failure=failure)
     if is_queued:
         return msgspec.structs.replace(run, status="queued")
     return _begin(plan, run, moment)
@@ -107,7 +107,7 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _signal(plan, run, event, moment)
         case CancelRequested():
             failure = Failure("cancelled", event.reason, retryable=False)
-            return _end(run, "cancelled", moment, failure=failure)
+            return end(run, "cancelled", moment, failure=failure)
         case TimerFired():
             return _timer(run, event, moment, plan)
         case StepEnded():
@@ -133,7 +133,26 @@ def without_definition(run: RunDocument, moment: Moment) -> RunDocument:
         "register it and start the run under another id",
         retryable=False,
     )
-    return _end(run, "failed", moment, failure=failure)
+    return end(run, "failed", moment, failure=failure)
+
+
+def rebuilt(plan: Plan | None, event: RunRequested, requested: Moment, domain: str) -> RunDocument:
+    """Return a document of a run whose own is lost: any of its steps may be under way.
+
+    Good for one thing, to end the run: then every register is looked at, and what lives is ended.
+    """
+    entry = StepEntry(status="active", started_ms=requested.ms, event=requested.id)
+    return RunDocument(
+        run=requested.run,
+        workflow=event.workflow,
+        definition=event.definition,
+        domain=domain,
+        requested=requested.sequence,
+        requested_ms=requested.ms,
+        metadata=event.metadata,
+        lane=event.lane,
+        steps=dict.fromkeys(plan.steps, entry) if plan else {},
+    )
 
 
 def forget_applied(run: RunDocument, below: int) -> RunDocument:
@@ -168,7 +187,7 @@ def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) 
     )
     run = _with_step(run, event.step, done)
     if event.outcome == "failed":
-        return _end(run, "failed", moment, failure=event.failure, step=event.step)
+        return end(run, "failed", moment, failure=event.failure, step=event.step)
     return _go_on(plan, run, plan.dependents[event.step], moment)
 
 
@@ -180,7 +199,7 @@ def _go_on(
     if len(run.steps) == len(plan.steps) and all(
         entry.status == "completed" for entry in run.steps.values()
     ):
-        return _end(run, "completed", moment)
+        return end(run, "completed", moment)
     return _settle_status(run)
 
 
@@ -287,7 +306,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
             f"{'start in its lane' if run.lane else 'request'}",
             retryable=False,
         )
-        return _end(run, "failed", moment, failure=failure)
+        return end(run, "failed", moment, failure=failure)
     step = plan.steps.get(event.step)
     entry = run.steps.get(event.step)
     if not isinstance(step, SignalStep) or entry is None:
@@ -301,7 +320,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     return _step_ended(plan, run, ended, moment)
 
 
-def _end(
+def end(
     run: RunDocument,
     status: str,
     moment: Moment,

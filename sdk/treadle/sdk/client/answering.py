@@ -19,7 +19,7 @@ from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition
-from treadle.sdk.errors import RunConflict, UserError, sentence
+from treadle.sdk.errors import RunConflict, StoredUnreadable, UserError, sentence
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -71,12 +71,15 @@ async def pending(store: Store, run: str | None) -> list[PendingAsk]:
         documents = [] if document is None else [document]
         places = [p async for p in _places(store, documents, is_exact=True)]
     else:
-        documents = [document async for document in store.documents()]
+        found_all = [each async for each in store.documents()]
+        documents = [each for each in found_all if not isinstance(each, StoredUnreadable)]
         places = [p async for p in _places(store, documents, is_exact=False)]
     found: list[PendingAsk] = []
+    is_exact = run is not None
     for start in range(0, len(places), READS_AT_ONCE):
         part = places[start : start + READS_AT_ONCE]
-        for asks in await asyncio.gather(*(_asks(store, place) for place in part)):
+        reads = (_asks(store, place, is_exact=is_exact) for place in part)
+        for asks in await asyncio.gather(*reads):
             found.extend(asks)
     return sorted(found, key=lambda each: (each.ask.asked_ms, each.run, each.step, each.ask.id))
 
@@ -118,7 +121,12 @@ async def _places(
             continue
         key = (document.workflow, document.definition)
         if key not in definitions:
-            definitions[key] = await store.definition(*key)
+            try:
+                definitions[key] = await store.definition(*key)
+            except StoredUnreadable:
+                if is_exact:
+                    raise
+                definitions[key] = None
         definition = definitions[key]
         for step in definition.steps if definition else ():
             if isinstance(step, AgentLoopStep) and step.id in live:
@@ -131,9 +139,14 @@ def _may_wait(entry: StepEntry, *, is_exact: bool) -> bool:
     return entry.status == "parked" and entry.failure is not None and entry.failure.type == WAITING
 
 
-async def _asks(store: Store, place: _Place) -> list[PendingAsk]:
+async def _asks(store: Store, place: _Place, *, is_exact: bool) -> list[PendingAsk]:
     document = place.document
-    held = await store.register(document.run, place.step, place.type, document.domain)
+    try:
+        held = await store.register(document.run, place.step, place.type, document.domain)
+    except StoredUnreadable:
+        if is_exact:
+            raise
+        return []  # One damaged run must not hide what the others ask.
     if held is None or not isinstance(held.register, Parked):
         return []
     return [
@@ -237,7 +250,7 @@ def _reply_in(raw: bytes) -> Reply | None:
         return None
     try:
         return msgspec.json.decode(event.payload, type=Reply)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return None  # Somebody has sent something else as a reply.
 
 

@@ -95,7 +95,7 @@ def decode_event(raw: bytes) -> Event | None:
     """Return the stored event, or None when the bytes are none."""
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors.
         return None
 
 

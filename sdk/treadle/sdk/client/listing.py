@@ -10,7 +10,8 @@ import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
-from treadle.sdk.client.view import RunView, of_document, of_request
+from treadle.sdk.client.view import RunView, of_document, of_request, of_unreadable
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import RunRequested
 from treadle.sdk.run import RunDocument
@@ -25,7 +26,8 @@ async def list_runs(
     """Return the newest runs that match, without their live registers.
 
     Reads every run's document: they are small, and a bucket has no other order than the last
-    change. Memory is bounded by ``limit``, and by the runs that are now in lanes.
+    change. Memory is bounded by ``limit``, and by the runs that are now in lanes. One whose
+    document cannot be read is listed as ``unreadable``, with its key for its id.
     """
     newest: list[tuple[int, str, RunView]] = []
     lanes = _Lanes()
@@ -40,6 +42,10 @@ async def list_runs(
                 heapq.heappop(newest)
 
     async for document in store.documents():
+        if isinstance(document, StoredUnreadable):
+            taken.add(document.run)
+            offer(of_unreadable(document))
+            continue
         if document.run in names:
             taken.add(document.run)
         lanes.add(document)

@@ -9,9 +9,9 @@ import msgspec
 from treadle.sdk.client import requests
 from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.store import Store
-from treadle.sdk.client.view import Held, RunView, of_document, of_request
+from treadle.sdk.client.view import Held, RunView, damaged_note, of_document, of_request
 from treadle.sdk.definition import SignalStep, WorkflowDefinition
-from treadle.sdk.errors import UnknownRun
+from treadle.sdk.errors import StoredUnreadable, UnknownRun
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.run import RunDocument
 
@@ -40,23 +40,37 @@ async def look(store: Store, run: str) -> Look:
         view = of_request(run, event, time_ms, definition, presence)
         return Look(view=view, presence=presence)
     definition = await store.definition(document.workflow, document.definition)
-    registers = {} if definition is None else await _registers(store, document, definition)
+    registers, damaged = await _registers(store, document, definition)
     ahead = await ahead_of(store, document) if document.status == "queued" else None
     view = of_document(document, definition, registers, presence, ahead)
+    notes = tuple(damaged_note(run, error) for error in damaged)
+    view = msgspec.structs.replace(view, notes=(*notes, *view.notes)) if notes else view
     return Look(view=view, document=document, registers=registers, presence=presence)
 
 
 async def _registers(
-    store: Store, document: RunDocument, definition: WorkflowDefinition
-) -> dict[str, Held]:
+    store: Store, document: RunDocument, definition: WorkflowDefinition | None
+) -> tuple[dict[str, Held], tuple[StoredUnreadable, ...]]:
+    """Return the registers of the steps under way, and what is wrong with the others."""
     wanted = [
         step
-        for step in definition.steps
+        for step in (definition.steps if definition else ())
         if not isinstance(step, SignalStep)
         and (entry := document.steps.get(step.id)) is not None
         and entry.status in ("active", "parked", "cancelled")
     ]
     found = await asyncio.gather(
-        *(store.register(document.run, step.id, step.type, document.domain) for step in wanted)
+        *(store.register(document.run, step.id, step.type, document.domain) for step in wanted),
+        return_exceptions=True,
     )
-    return {step.id: held for step, held in zip(wanted, found, strict=True) if held is not None}
+    registers: dict[str, Held] = {}
+    damaged: tuple[StoredUnreadable, ...] = ()
+    for step, held in zip(wanted, found, strict=True):
+        if isinstance(held, Held):
+            registers[step.id] = held
+        elif isinstance(held, StoredUnreadable):
+            if not document.is_terminal:
+                damaged += (held,)
+        elif held is not None:
+            raise held
+    return registers, damaged

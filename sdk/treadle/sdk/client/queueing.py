@@ -10,8 +10,10 @@ import asyncio
 import msgspec
 
 from treadle.sdk.client.store import Store
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.lanes import Ahead, LaneRecord, lane_key
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read
 
 AHEAD_MAX = 1_000
 """Requests looked at before a queued run; of a longer queue only so much is told."""
@@ -27,7 +29,7 @@ async def ahead_of(store: Store, run: RunDocument) -> Ahead:
     count, holder = 0, ""
     for start in range(0, min(len(requests), AHEAD_MAX), _PARALLEL):
         batch = requests[start : start + _PARALLEL]
-        found = await asyncio.gather(*(store.document(each) for _, each in batch))
+        found = await asyncio.gather(*(_glance(store, each) for _, each in batch))
         for (sequence, name), document in zip(batch, found, strict=True):
             if is_ahead(document, sequence):
                 count += 1
@@ -43,12 +45,19 @@ def is_ahead(document: RunDocument | None, sequence: int) -> bool:
     return not document.is_terminal and document.requested == sequence
 
 
+async def _glance(store: Store, run: str) -> RunDocument | None:
+    try:
+        return await store.document(run)
+    except StoredUnreadable:
+        return None  # It holds its lane until it is mended or ended.
+
+
 async def _requests_before(store: Store, run: RunDocument) -> list[tuple[int, str]]:
     """Return sequence and run of the requests that may be before it, at most one too many."""
     s = store.subjects
     key = lane_key(run.lane)
     stored = await store.js.last(s.lanes_stream, s.lane(key, run.domain))
-    after = _record.decode(stored.data).after if stored else 0
+    after = read(_record, stored).after if stored and stored.data else 0
     lane = s.requests_of_lane(key, run.domain)
     found: list[tuple[int, str]] = []
     async for request in store.js.read(s.events_stream, lane, start=after + 1):

@@ -21,7 +21,7 @@ from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.raising import raise_past
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import WorkflowDefinition
-from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownRun
+from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
 from treadle.sdk.lanes import check_lane, lane_key
 from treadle.sdk.messages import (
@@ -114,8 +114,14 @@ async def signal(store: Store, run: str, name: str, value: object, signal_id: st
 
 
 async def cancel(store: Store, run: str, reason: str) -> None:
-    """Ask for the run's end; a run that is cancelled already stays as it is."""
-    document = await require(store, run)
+    """Ask for the run's end; a run that is cancelled already stays as it is.
+
+    Also of a run whose document cannot be read: the engine ends it by its request.
+    """
+    try:
+        document = await require(store, run)
+    except StoredUnreadable:
+        document = None
     if document is not None and document.is_terminal:
         if document.status == "cancelled":
             return

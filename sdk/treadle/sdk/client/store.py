@@ -1,6 +1,7 @@
 """What a client reads of a namespace: documents, registers, events, definitions, presence.
 
-Every value is decoded here; who decides what it means is above (``view.py``, ``result.py``).
+Every value is decoded here, and what cannot be read raises ``StoredUnreadable``; who decides what
+it means is above (``view.py``, ``result.py``).
 Reads of one key ask the stream's leader; reads of many may lag on a cluster, and are used only
 where a later look corrects them.
 """
@@ -16,12 +17,13 @@ from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream, Stored
 from treadle.sdk.client.view import Held
 from treadle.sdk.definition import WorkflowDefinition, to_plain
-from treadle.sdk.errors import ServerUnavailable
+from treadle.sdk.errors import ServerUnavailable, StoredUnreadable
 from treadle.sdk.messages import Register, WorkerPresence
 from treadle.sdk.namespace import open_namespace
 from treadle.sdk.presence import host_id, is_process_alive
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 _registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
@@ -32,6 +34,9 @@ _presences = msgspec.json.Decoder(WorkerPresence)
 
 class _Latest(msgspec.Struct, frozen=True):
     hash: str
+
+
+_latest = msgspec.json.Decoder(_Latest)
 
 
 class Store:
@@ -67,14 +72,31 @@ class Store:
         """Return the run's document, and when it was written in milliseconds."""
         s = self.subjects
         stored = await self.js.last(s.runs_stream, s.run_document(run))
-        return (_documents.decode(stored.data), stored.time_ms) if stored else None
+        if stored is None:
+            return None
+        if not stored.data:
+            first = await self.js.next(s.events_stream, s.events_of_run(run), 1)
+            if first is None or first.time_ms > stored.time_ms:
+                return (
+                    None  # The key of an earlier run was deleted, and nothing else is left of it.
+                )
+        return read(_documents, stored), stored.time_ms
 
-    async def documents(self) -> AsyncIterator[RunDocument]:
-        """Yield every run's document, in the order of their last change."""
+    async def documents(self) -> AsyncIterator[RunDocument | StoredUnreadable]:
+        """Yield every run's document, or what is wrong with it, in the order of their last change.
+
+        A key that was deleted is left out.
+        """
         s = self.subjects
         async for stored in self.js.read(s.runs_stream, s.all_runs):
-            if stored.data:
-                yield _documents.decode(stored.data)
+            if not stored.data:
+                continue
+            try:
+                document = read(_documents, stored)
+            except StoredUnreadable as exc:
+                yield exc
+            else:
+                yield document
 
     def events(self, run: str, start: int = 1) -> AsyncIterator[Stored]:
         """Iterate over the run's stored events from a sequence on."""
@@ -109,7 +131,7 @@ class Store:
         stored = await self.js.last(s.steps_stream, s.register(run, step, task_type, domain))
         if stored is None:
             return None
-        return Held(_registers.decode(stored.data), stored.time_ms, stored.sequence)
+        return Held(read(_registers, stored), stored.time_ms, stored.sequence)
 
     # ---------------------------------------------------------------- definitions
 
@@ -117,21 +139,26 @@ class Store:
         """Return the hash of a workflow's newest version."""
         s = self.subjects
         stored = await self.js.last(s.workflows_stream, s.workflow_latest(name))
-        return msgspec.json.decode(stored.data, type=_Latest).hash if stored else None
+        return read(_latest, stored).hash if stored and stored.data else None
 
     async def definition(self, name: str, content_hash: str) -> WorkflowDefinition | None:
         """Return one version of a workflow."""
         s = self.subjects
         stored = await self.js.last(s.workflows_stream, s.workflow_version(name, content_hash))
-        return _definitions.decode(stored.data) if stored else None
+        return read(_definitions, stored) if stored else None
 
     async def workflow_hashes(self) -> dict[str, str]:
-        """Return every registered workflow's name and newest hash."""
+        """Return every registered workflow's name and newest hash; '' if that cannot be read."""
         s = self.subjects
         found: dict[str, str] = {}
         async for stored in self.js.read(s.workflows_stream, s.all_workflow_latest()):
             name = stored.subject.split(".")[-2]
-            found[name] = msgspec.json.decode(stored.data, type=_Latest).hash
+            if not stored.data:
+                continue
+            try:
+                found[name] = read(_latest, stored).hash
+            except StoredUnreadable:
+                found[name] = ""
         return dict(sorted(found.items()))
 
     async def put_definition(self, definition: WorkflowDefinition, content_hash: str) -> None:
@@ -156,7 +183,11 @@ class Store:
         s = self.subjects
         found: list[WorkerPresence] = []
         async for stored in self.js.read(s.workers_stream, s.all_workers):
-            if stored.data and _may_live(presence := _presences.decode(stored.data)):
+            try:
+                presence = read(_presences, stored)
+            except StoredUnreadable:
+                continue  # It says nothing, and expires.
+            if _may_live(presence):
                 found.append(presence)
         return found
 

@@ -14,6 +14,7 @@ import msgspec
 from treadle.sdk.asks import Ask
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import (
     Delayed,
@@ -29,7 +30,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.run import TERMINAL, RunDocument, RunStatus, StepEntry, StepStatus
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
-ViewStatus = RunStatus | Literal["requested"]
+ViewStatus = RunStatus | Literal["requested", "unreadable"]
 Doing = Literal[
     "", "queued_or_running", "delayed", "sleeping", "parked", "waiting", "awaiting_signal"
 ]
@@ -80,7 +81,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     workflow: str
     status: ViewStatus
-    """``requested`` until an engine has taken the run."""
+    """``requested`` until an engine has taken the run; ``unreadable`` in a listing, if its document
+    cannot be read."""
     definition: str = ""
     requested_ms: int = 0
     deadline_ms: int = 0
@@ -116,6 +118,22 @@ class Held(msgspec.Struct, frozen=True):
     time_ms: int
     sequence: int = 0
     """The token: what an execution holds that may settle it."""
+
+
+def damaged_note(run: str, error: StoredUnreadable) -> Note:
+    """Return what to know and do about a live step whose register cannot be read."""
+    return Note(str(error), f"treadle run cancel {run}")
+
+
+def of_unreadable(error: StoredUnreadable) -> RunView:
+    """Return the view of a run whose document cannot be read: its key, and what is wrong."""
+    return RunView(
+        id=error.key,
+        workflow="",
+        status="unreadable",
+        requested_ms=error.written_ms,
+        failure=Failure(type(error).__name__, str(error), retryable=False),
+    )
 
 
 def of_request(
