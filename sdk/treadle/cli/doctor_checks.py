@@ -14,6 +14,7 @@ from typing import Any
 
 from treadle.cli import monitoring
 from treadle.cli.check import Check
+from treadle.cli.doctor_stored import check_stored
 from treadle.engine.topology import stream_configs
 from treadle.sdk.bus.assets import differences
 from treadle.sdk.bus.connection import Connection, Unknown
@@ -22,7 +23,7 @@ from treadle.sdk.bus.retrying import BUDGET_S
 from treadle.sdk.client.explain.storing import probe
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import SignalStep
-from treadle.sdk.errors import ServerError, ServerUnsuitable
+from treadle.sdk.errors import ServerError, ServerUnsuitable, StoredUnreadable
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.namespace import open_namespace
 from treadle.sdk.payload import small_server
@@ -57,13 +58,14 @@ async def _examine(connection: Connection, settings: Settings, monitor: str | No
     found.append(await asyncio.to_thread(monitoring.check_sync, settings, monitor))
     try:
         subjects = await open_namespace(js, settings)
-    except ServerUnsuitable as error:
+    except (ServerUnsuitable, StoredUnreadable) as error:
         return [*found, Check("namespace", "fail", str(error), "treadle engine")]
     partitions = f"{subjects.partitions} partition{'s' if subjects.partitions > 1 else ''}"
     found.append(Check("namespace", "ok", f"{settings.namespace!r}, {partitions}"))
     store = Store(js, subjects)
     found.extend(await _streams(store))
     found.extend(await _processes(store))
+    found.extend(await check_stored(store))
     found.append(await _probe(store))
     return found
 
@@ -195,7 +197,10 @@ async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Che
     served = {name for worker in workers for name in worker.types}
     missing: dict[str, str] = {}
     for name, version in (await store.workflow_hashes()).items():
-        definition = await store.definition(name, version)
+        try:
+            definition = await store.definition(name, version) if version else None
+        except StoredUnreadable:
+            continue  # The check of what is stored names it.
         for step in definition.steps if definition else ():
             if not isinstance(step, SignalStep) and step.type not in served:
                 missing.setdefault(step.type, name)

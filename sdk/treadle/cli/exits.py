@@ -20,7 +20,7 @@ MEANINGS = {
     RUN_FAILED: "the run, or an evaluation, failed",
     USAGE: "bad usage or bad input: arguments, files, definitions, values",
     RUN_CANCELLED: "the run was cancelled",
-    SERVER: "NATS cannot be reached, or is not suitable or not set up",
+    SERVER: "NATS cannot be reached, is not suitable or not set up, or holds a damaged value",
     UNKNOWN: "no such run or workflow",
     TIMED_OUT: "not finished within --timeout",
     CONFLICT: "the run is not in a state for this, or was started with something else",
@@ -46,7 +46,7 @@ def code_of(error: BaseException) -> int:
             return CONFLICT
         case errors.UserError():
             return USAGE
-        case errors.ServerError():
+        case errors.ServerError() | errors.StoredUnreadable():
             return SERVER
         case TimeoutError():
             return TIMED_OUT

@@ -44,6 +44,7 @@ STYLES = {
     "running": "cyan",
     "active": "cyan",
     "requested": "dim",
+    "unreadable": "bold red",
     "waiting": "dim",
     "ok": "green",
     "warn": "yellow",

@@ -15,7 +15,13 @@ import msgspec
 
 from treadle.cli import exits, output, views
 from treadle.sdk.client import Client, Note, RunView
-from treadle.sdk.errors import RunCancelled, RunFailed, UnknownWorkflow, UserError
+from treadle.sdk.errors import (
+    RunCancelled,
+    RunFailed,
+    StoredUnreadable,
+    UnknownWorkflow,
+    UserError,
+)
 from treadle.sdk.settings import Settings
 
 STATUSES = ("requested", "queued", "running", "parked", "completed", "failed", "cancelled")
@@ -157,7 +163,11 @@ async def watch(client: Client, run_id: str, timeout_s: float | None, *, as_json
 
 
 async def history(client: Client, run_id: str, *, as_json: bool) -> int:
-    loops = views.loops_of(await client.get(run_id))
+    try:
+        loops = views.loops_of(await client.get(run_id))
+    except StoredUnreadable as error:
+        output.remark(f"! {error}")
+        loops = frozenset[str]()
     async for event in client.history(run_id):
         if as_json:
             output.emit(event)

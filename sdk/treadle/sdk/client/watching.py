@@ -20,6 +20,7 @@ from treadle.sdk.client.event import RunEvent, decode_event, of_stored
 from treadle.sdk.client.requests import require
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Waiter
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import (
     SignalReceived,
     StepCompleted,
@@ -34,7 +35,10 @@ from treadle.sdk.run import RunDocument, StepEntry
 
 async def history(store: Store, run: str) -> AsyncIterator[RunEvent]:
     """Yield every stored event of the run so far, raw: what was sent, not what was believed."""
-    await require(store, run)
+    try:
+        await require(store, run)
+    except StoredUnreadable:
+        pass  # Its events are there all the same, and may tell why.
     async for stored in store.events(run):
         yield of_stored(run, stored.sequence, stored.time_ms, stored.data)
 

@@ -1,0 +1,84 @@
+"""What ``treadle doctor`` looks at in the store: values that cannot be read, and dead letters.
+
+Documents and definitions are read, which are small. Registers are not: `treadle run show` names a
+damaged one, and the engine ends its run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from treadle.cli.check import Check
+from treadle.sdk import stored as storing
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import ApiError
+from treadle.sdk.client.store import Store
+from treadle.sdk.errors import ServerError, StoredUnreadable
+from treadle.sdk.messages import DeadLetter
+
+LETTERS_READ_MAX = 1_000
+"""The newest dead letters, of which the reasons are counted."""
+NAMED_MAX = 5
+"""Damaged values named one by one; of more only the number is told."""
+
+_letters = msgspec.json.Decoder(DeadLetter)
+
+
+async def check_stored(store: Store) -> list[Check]:
+    """Return what is wrong with the stored values, and how many dead letters there are."""
+    try:
+        damaged = [error async for error in _damaged(store)]
+        letters = await _reasons(store)
+    except (ServerError, ApiError, Unknown) as error:
+        return [Check("stored", "warn", f"what is stored cannot be read: {error}")]
+    found = [Check("stored", "warn", str(error)) for error in damaged[:NAMED_MAX]]
+    if len(damaged) > NAMED_MAX:
+        rest = len(damaged) - NAMED_MAX
+        found.append(Check("stored", "warn", f"{rest} more values that cannot be read"))
+    if not damaged:
+        found.append(Check("stored", "ok", "every run's document and every workflow can be read"))
+    return [*found, *_letter_checks(store, letters)]
+
+
+async def _damaged(store: Store) -> AsyncIterator[StoredUnreadable]:
+    async for document in store.documents():
+        if isinstance(document, StoredUnreadable):
+            yield document
+    for name, version in (await store.workflow_hashes()).items():
+        try:
+            await store.definition(name, version or str(await store.latest(name)))
+        except StoredUnreadable as error:
+            yield error
+
+
+async def _reasons(store: Store) -> Counter[str]:
+    s = store.subjects
+    state = (await store.js.api(f"STREAM.INFO.{s.dead_stream}"))["state"]
+    start = max(int(state["first_seq"]), int(state["last_seq"]) - LETTERS_READ_MAX + 1)
+    reasons: Counter[str] = Counter()
+    async for stored in store.js.read(s.dead_stream, s.all_dead, start=max(1, start)):
+        try:
+            reasons[storing.read(_letters, stored).reason] += 1
+        except StoredUnreadable:
+            reasons["unreadable"] += 1
+    return reasons
+
+
+def _letter_checks(store: Store, reasons: Counter[str]) -> list[Check]:
+    """Failed runs are listed elsewhere; anything else was lost to its run."""
+    events = {reason: count for reason, count in reasons.items() if reason != "run_failed"}
+    text = f"{reasons['run_failed']} of failed runs"
+    if not events:
+        return [Check("letters", "ok", f"dead letters: {text}")]
+    counted = ", ".join(f"{count} {reason}" for reason, count in sorted(events.items()))
+    return [
+        Check(
+            "letters",
+            "warn",
+            f"dead letters: {counted}, {text}. Each says why its event was set aside",
+            f"nats stream view {store.subjects.dead_stream}",
+        )
+    ]
