@@ -349,6 +349,28 @@ def test_a_context_is_dead_after_its_handler() -> None:
     asyncio.run(story())
 
 
+def test_a_coroutine_that_is_closed_ends_and_gives_no_verdict() -> None:
+    async def handler(ctx: TaskContext[Any]) -> None:
+        await asyncio.sleep(60)
+
+    async def around(call: Call) -> None:
+        await execute(call)
+        await asyncio.sleep(60)  # What a runner does with a verdict.
+
+    async def story() -> None:
+        call = call_of(handler)
+        running = asyncio.create_task(around(call))
+        while not call.started_ms:
+            await asyncio.sleep(0)
+        coroutine = running.get_coro()
+        assert coroutine is not None
+        coroutine.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(story())
+
+
 # ------------------------------------------------------------------ stopping
 
 

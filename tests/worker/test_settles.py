@@ -89,6 +89,7 @@ def test_continue_carries_the_output_and_the_delay(settings: Settings) -> None:
         (ExceptionGroup("many", [ValueError(), NonRetryable()]), "ExceptionGroup", False, 0),
         (asyncio.CancelledError(), "CancelledError", True, 0),
         (StopIteration(), "RuntimeError", True, 0),
+        (GeneratorExit(), "GeneratorExit", True, 0),
     ],
 )
 def test_whatever_a_handler_raises_becomes_a_failure_and_the_worker_goes_on(

@@ -173,6 +173,16 @@ class Call:
         self.loop = asyncio.get_running_loop()
         self._runner = asyncio.current_task()
 
+    def is_stepped(self) -> bool:
+        """Return whether the event loop is running this call's task at this moment.
+
+        It is not while somebody closes its coroutine, which then must end without a verdict.
+        """
+        try:
+            return asyncio.current_task() is self._runner
+        except RuntimeError:
+            return False
+
     def close(self) -> None:
         """End the life of the context: nothing can be saved through it any more."""
         self._is_closed = True
@@ -276,13 +286,13 @@ async def execute(call: Call) -> Verdict:
     verdict: Verdict
     try:
         verdict = await _run(call)
-    except GeneratorExit:
-        raise  # The loop is gone; nothing can be awaited any more.
     except ServerUnavailable:
         # NATS was away for longer than every budget: not a failure of the step.
         call.token.trip("lost")
         verdict = Stopped("lost")
     except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is its verdict
+        if isinstance(exc, GeneratorExit) and not call.is_stepped():
+            raise  # The coroutine is being closed: nothing can be awaited any more.
         # Raised around the handler, not in it: its first line is what there is to look at.
         place = place_of(exc) or place_of_function(call.handler.function)
         verdict = Fail(placed(describe(exc), place))
