@@ -28,7 +28,7 @@ from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
 from treadle.sdk.tracing.span import SpanPart
-from treadle.worker import capture
+from treadle.worker import capture, forking
 from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, CancelToken
 from treadle.worker.failure import describe, place_of, place_of_function, placed
 from treadle.worker.mailbox import Letters, ReceivedMessage
@@ -290,12 +290,14 @@ async def execute(call: Call) -> Verdict:
         # NATS was away for longer than every budget: not a failure of the step.
         call.token.trip("lost")
         verdict = Stopped("lost")
-    except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is its verdict
+    except BaseException as exc:
+        forking.end_child(exc)
         if isinstance(exc, GeneratorExit) and not call.is_stepped():
             raise  # The coroutine is being closed: nothing can be awaited any more.
         # Raised around the handler, not in it: its first line is what there is to look at.
         place = place_of(exc) or place_of_function(call.handler.function)
         verdict = Fail(placed(describe(exc), place))
+    forking.end_child()
     reason = call.token.reason
     return verdict if reason is None else Stopped(reason)
 

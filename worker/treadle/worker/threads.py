@@ -15,6 +15,8 @@ from queue import SimpleQueue
 
 import msgspec
 
+from treadle.worker import forking
+
 
 class _Outcome(msgspec.Struct, frozen=True):
     value: object = None
@@ -85,6 +87,7 @@ class BlockingPool:
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             outcome = job.run()
+            forking.end_child(outcome.error)
             with self._lock:
                 self._idle += 1
             job.deliver(outcome)

@@ -37,6 +37,7 @@ from treadle.sdk.namespace import find_namespace
 from treadle.sdk.presence import host_id
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
+from treadle.worker import forking
 from treadle.worker.capture import capturing, level_of
 from treadle.worker.checkpoints import CheckpointStore
 from treadle.worker.gauges import observed
@@ -191,7 +192,8 @@ class Worker:
             js = JetStream(connection, message_ids=settings.message_ids)
             subjects = await self._namespace(js, settings)
             if subjects is not None:
-                await self._execute(js, subjects, settings, presence)
+                with forking.guarded():
+                    await self._execute(js, subjects, settings, presence)
         finally:
             await connection.close()
 

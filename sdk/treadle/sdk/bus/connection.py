@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from treadle.sdk.bus import forking
 from treadle.sdk.bus.handshake import check_server, connect
 from treadle.sdk.bus.nats_link import NatsLink
 from treadle.sdk.bus.replies import Replies
@@ -69,6 +70,7 @@ class Connection:
         self._transport: asyncio.WriteTransport | None = None
         self._refusal = "not connected yet"
         self._closing = False
+        self._is_cut = False
         self._down_since = 0.0
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -96,6 +98,7 @@ class Connection:
         old or has no JetStream. Afterwards the connection comes back by itself, without end.
         """
         self = cls()
+        forking.guard(self)
         await connect(self._link, settings, name=name, on_reconnected=self._on_reconnected)
         self.subscribe_raw(f"{self.inbox_prefix}r.*", self._replies.arrived)
         try:
@@ -314,11 +317,22 @@ class Connection:
             except Exception:  # noqa: BLE001 - one reader's bug must not stop the others
                 _log.exception("bus.reconnect-callback-failed")
 
+    def cut_off(self) -> int | None:
+        """Refuse everything from now on: this process is a forked child (``forking.py``)."""
+        transport, self._transport = self._transport, None
+        self._refusal, self._is_cut = forking.REFUSAL, True
+        self._out, self._out_bytes = [], 0
+        socket = transport.get_extra_info("socket") if transport is not None else None
+        return int(socket.fileno()) if socket is not None else None
+
     # ---------------------------------------------------------------- LinkOwner
 
     def link_up(self, transport: asyncio.WriteTransport) -> None:
         self._parser.reset()
         self._out, self._out_bytes = [], 0
+        if self._is_cut:
+            transport.abort()
+            return
         self._transport = transport
         self._refusal = ""
         info: dict[str, Any] = self._link.server_info
