@@ -84,6 +84,16 @@ def test_a_file_without_a_worker_says_what_to_add(tmp_path: Path) -> None:
         ("\nprint(undefined_name)\n", "NameError.*\n.*line 2"),
         ("raise ValueError('no key')\n", "ValueError: no key"),
         ("import not_installed_here\n", "ModuleNotFoundError.*not_installed_here"),
+        ("\nimport sys\nsys.exit()\n", r"ended the process with SystemExit\(None\) at line 3"),
+        ("raise SystemExit(0)\n", r"SystemExit\(0\) at line 1\n(.|\n)*__main__"),
+        ("raise GeneratorExit\n", "GeneratorExit\n.*line 1"),
+        ("import asyncio\nraise asyncio.CancelledError\n", "CancelledError\n.*line 2"),
+        ("raise BaseException('odd')\n", "BaseException: odd\n"),
+        (
+            "class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n",
+            r"E: \(its text cannot be read: ValueError\)",
+        ),
+        ("raise ValueError('x' * 1_000_000)\n", "characters left out"),
     ],
 )
 def test_a_file_that_cannot_be_imported_shows_the_user_their_own_line(
@@ -93,6 +103,7 @@ def test_a_file_that_cannot_be_imported_shows_the_user_their_own_line(
     with pytest.raises(UserError, match=f"broken.py cannot be imported(.|\n)*{says}") as caught:
         load("broken.py")
     assert "importlib" not in str(caught.value)
+    assert len(str(caught.value)) < 4_000
     assert "broken" not in sys.modules
 
 

@@ -68,3 +68,12 @@ def test_validation_needs_no_server_and_lists_every_problem(
     assert treadle(*validate, "one.yaml").out.endswith("is valid, 1 step\n")
     for missing in ("missing.py", "missing.yaml"):
         assert missing in treadle(*validate, missing, code=exits.USAGE).err
+
+
+def test_a_file_that_ends_the_process_does_not_choose_the_exit_code(
+    treadle: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "q.py").write_text("raise SystemExit(0)\n")
+    for command in (["workflow", "validate"], ["workflow", "register"], ["worker"]):
+        told = treadle(*command, "q.py", code=exits.USAGE).err
+        assert "q.py cannot be imported: it ended the process with SystemExit(0) at line 1" in told

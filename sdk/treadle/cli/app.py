@@ -121,11 +121,31 @@ def _run_import(name: str, path: Path | None) -> ModuleType:
             f"{name} cannot be imported: {exc.msg} ({exc.filename}, line {exc.lineno})\n"
             f"    {line.strip()}\nCorrect the line."
         ) from exc
-    except Exception as exc:
+    except KeyboardInterrupt:
+        raise  # Ctrl-C, while it was imported.
+    except SystemExit as exc:
         raise UserError(
-            f"{name} cannot be imported: {type(exc).__name__}: {exc}\n{_own_lines(exc)}"
+            f"{name} cannot be imported: it ended the process with SystemExit({exc.code!r:.80})"
+            f"{_at(exc)}\n{_own_lines(exc)}"
+            'Put what ends it below `if __name__ == "__main__":`, or take it out.'
+        ) from exc
+    except BaseException as exc:
+        raise UserError(
+            f"{name} cannot be imported: {_text(exc)}\n{_own_lines(exc)}"
             "Correct it, or set what it asks of the environment and start the command again."
         ) from exc
+
+
+def _text(exc: BaseException) -> str:
+    """Return type and text of whatever a user's module raised: bounded, and without raising."""
+    from treadle.worker.failure import describe
+
+    return str(describe(exc))
+
+
+def _at(exc: BaseException) -> str:
+    frames = _own_frames(exc)
+    return f" at line {frames[-1].lineno}" if frames else ""
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -159,9 +179,12 @@ def _package_of(path: Path) -> tuple[Path, str]:
 
 def _own_lines(exc: BaseException) -> str:
     """Return the traceback from the first line outside of this file and the import machinery."""
+    return "".join(traceback.format_list(_own_frames(exc)[-5:]))
+
+
+def _own_frames(exc: BaseException) -> list[traceback.FrameSummary]:
     frames = traceback.extract_tb(exc.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
-    return "".join(traceback.format_list(own[-5:]))
+    return [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
 
 
 def _search(source: str, path: Path, found: dict[str, object]) -> App:
