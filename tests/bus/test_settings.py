@@ -49,6 +49,23 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://u:se/cr@et@h:1", "nats://h:1"),
+        ("u:secret@h:1, tls://t@h2", "h:1,tls://h2"),
+        ("nats://h:1", "nats://h:1"),
+    ],
+)
+def test_no_text_about_the_settings_has_the_password_of_the_url(url: str, shown: str) -> None:
+    settings = Settings(url=url)
+    assert settings.shown_url == shown
+    assert "secret" not in repr(settings) and "cr@et" not in repr(settings)
+    with pytest.raises(UserError) as caught:
+        Settings(url="http://u:secret@h:1")
+    assert "secret" not in str(caught.value)
+
+
 def test_an_override_wins_unless_it_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_NATS_URL", "nats://a:1")
     monkeypatch.setenv("TREADLE_NAMESPACE", "mine")

@@ -92,6 +92,16 @@ def test_the_exit_code_tells_a_dead_server_from_a_namespace_to_mend(
     assert "fail  namespace" in empty and "→ treadle engine" in empty
 
 
+def test_no_password_of_an_url_is_printed(treadle: Run, settings: Settings) -> None:
+    secret = settings.url.replace("//", "//someone:se-cret@")
+    for as_json in ([], ["--json"]):
+        told = treadle("doctor", "--url", secret, *as_json, code=exits.CHECK_FAILED)
+        assert "se-cret" not in told.out + told.err
+        assert settings.url in told.out
+    dead = treadle("doctor", "--monitor", "ftp://someone:se-cret@h", code=exits.CHECK_FAILED)
+    assert "se-cret" not in dead.out
+
+
 def test_the_dev_servers_own_monitoring_port_is_found(
     synced_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,9 @@ async def examine(settings: Settings, monitor: str | None) -> list[Check]:
 
 async def _examine(connection: Connection, settings: Settings, monitor: str | None) -> list[Check]:
     js = JetStream(connection, message_ids=settings.message_ids)
-    found = [Check("server", "ok", f"nats-server {connection.server_version} at {settings.url}")]
+    found = [
+        Check("server", "ok", f"nats-server {connection.server_version} at {settings.shown_url}")
+    ]
     if small := small_server(connection.max_payload_bytes):
         found.append(Check("server", "warn", *small))
     found.append(await _account(js))

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from treadle.cli import dev_file
 from treadle.cli.check import Check
+from treadle.sdk.settings import without_password
 
 if TYPE_CHECKING:
     from treadle.sdk.settings import Settings
@@ -31,7 +32,8 @@ def check_sync(settings: Settings, monitor: str | None) -> Check:
         return Check(
             "sync",
             "warn",
-            f"unknown: the monitoring address {address} does not answer ({_short(error)})",
+            f"unknown: the monitoring address {without_password(address)} does not answer "
+            f"({_short(error)})",
             "treadle doctor --monitor http://HOST:8222",
         )
     if jetstream.get("sync_always"):
@@ -55,7 +57,7 @@ def _address(settings: Settings) -> str:
 
 def _read(address: str) -> dict[str, Any]:
     if not address.startswith(("http://", "https://")):
-        raise ValueError(f"{address} is not an http address")
+        raise ValueError(f"{without_password(address)} is not an http address")
     with urllib.request.urlopen(f"{address.rstrip('/')}/varz", timeout=TIMEOUT_S) as answer:
         varz: dict[str, Any] = json.load(answer)
     config: dict[str, Any] = varz["jetstream"]["config"]

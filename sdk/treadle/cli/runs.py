@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -66,8 +65,7 @@ def run(url: str | None, namespace: str | None, act: Callable[[Client], Awaitabl
 def place_of(url: str | None, namespace: str | None) -> str:
     """Return which server and namespace are asked, in words and without a password."""
     settings = Settings.from_env(url=url, namespace=namespace)
-    shown = ",".join(re.sub(r"//[^@/]*@", "//", each) for each in settings.urls)
-    return f"at {shown} in namespace {settings.namespace!r}"
+    return f"at {settings.shown_url} in namespace {settings.namespace!r}"
 
 
 def check_status(status: str | None) -> str | None:

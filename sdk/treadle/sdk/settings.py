@@ -37,7 +37,7 @@ _SCHEMES = ("nats", "tls")
 class Settings:
     """How to reach NATS and which namespace to use."""
 
-    url: str = DEFAULT_URL
+    url: str = field(default=DEFAULT_URL, repr=False)
     """One URL, or several of one cluster separated by commas."""
     namespace: str = DEFAULT_NAMESPACE
     message_ids: bool = True
@@ -53,7 +53,7 @@ class Settings:
             scheme, separator, _ = url.partition("://")
             if separator and scheme not in _SCHEMES:
                 raise UserError(
-                    f"the NATS URL {url!r} has the scheme {scheme!r}: only nats:// and tls:// are "
+                    f"the NATS URL {without_password(url)!r} has the scheme {scheme!r}: only nats:// and tls:// are "
                     f"supported. Set TREADLE_NATS_URL to such an URL."
                 )
         if not self.urls:
@@ -66,6 +66,11 @@ class Settings:
     def urls(self) -> list[str]:
         """The servers of ``url``, one by one."""
         return [part.strip() for part in self.url.split(",") if part.strip()]
+
+    @property
+    def shown_url(self) -> str:
+        """``url`` as a person or a log may see it: without user and password."""
+        return ",".join(map(without_password, self.urls))
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Settings:
@@ -95,6 +100,13 @@ class Settings:
             "TREADLE_NATS_USER": self.user,
             "TREADLE_NATS_PASSWORD": self.password,
         }
+
+
+def without_password(url: str) -> str:
+    """Return an URL without the user and the password that it may hold."""
+    scheme, separator, rest = url.rpartition("://")
+    host = rest.rpartition("@")[2]
+    return f"{scheme}{separator}{host}"
 
 
 def _switch(variable: str, text: str) -> bool:

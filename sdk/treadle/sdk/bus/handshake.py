@@ -108,7 +108,7 @@ def _check_credentials(settings: Settings) -> None:
 
 
 def _unreachable(settings: Settings, why: str, refused: bool) -> ServerUnavailable:
-    url = ",".join(re.sub(r"//[^@/]*@", "//", each) for each in settings.urls)
+    url = settings.shown_url
     if refused:
         return ServerUnavailable(
             f"NATS at {url} refused this client ({why}). Check TREADLE_NATS_CREDS, or "
