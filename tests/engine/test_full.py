@@ -199,6 +199,49 @@ def test_a_timer_that_is_due_while_the_store_is_full_fires_when_there_is_room(
     asyncio.run(story())
 
 
+def test_a_client_of_a_full_store_is_told_soon_and_the_truth_about_who_lives(
+    small_server: SmallServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in (JetStream.store, JetStream.compare_and_set):
+        monkeypatch.setitem(method.__kwdefaults__ or {}, "budget_s", 15.0)
+
+    async def story() -> None:
+        settings = Settings(url=small_server.url, namespace=namespace)
+        async with open_stand(settings) as stand:
+            await stand.engine()
+            stand.worker(counting(asyncio.Event()))
+            await stand.client.start(loop(), "x", id="run")
+            await stand.reached(1)
+            await stand.js.ensure_stream({"name": "ballast", "subjects": ["ballast"]})
+            await _fill(stand)
+            # What was stored of the processes expires, and nothing new can be.
+            while await stand.client.processes():
+                await stand.js.purge(stand.subjects.workers_stream, stand.subjects.all_workers)
+                await _fill(stand)
+            notes = (await stand.client.get("run")).notes
+            assert not [note.text for note in notes if "no engine" in note.text.lower()]
+            assert not [note.text for note in notes if "worker" in note.text]
+            begun = time.monotonic()
+            with pytest.raises(ServerUnavailable, match="full"):
+                await stand.client.cancel("run")
+            with pytest.raises(ServerUnavailable, match="full"):
+                await stand.client.send("run", "loop", "hello")
+            assert time.monotonic() - begun < 10
+            await stand.js.api("STREAM.DELETE.ballast")
+            await stand.client.cancel("run")
+            await stand.ended()
+
+    asyncio.run(story())
+
+
+async def _fill(stand: Stand) -> None:
+    """Store ballast until not even a small message is taken."""
+    for size in (500_000, 20_000, 500):
+        with pytest.raises(ApiError):
+            while True:
+                await stand.js.attempt("ballast", bytes(size))
+
+
 async def _now_ms() -> float:
     return time.time() * 1000
 

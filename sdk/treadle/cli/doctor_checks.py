@@ -21,6 +21,7 @@ from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.bus.retrying import BUDGET_S
 from treadle.sdk.client.explain.storing import probe
+from treadle.sdk.client.living import is_engine_pulling
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable, StoredUnreadable
@@ -168,6 +169,9 @@ async def _processes(store: Store) -> list[Check]:
     found: list[Check] = []
     if engines:
         found.append(Check("engines", "ok", f"{len(engines)} alive"))
+    elif await is_engine_pulling(store):
+        text = "one is alive, and its presence record could not be stored or is not there yet"
+        found.append(Check("engines", "warn", text, "see the other checks: is the store full?"))
     else:
         found.append(Check("engines", "fail", "none is alive: nothing moves", "treadle engine"))
     types = sorted({name for worker in workers for name in worker.types})

@@ -53,8 +53,8 @@ class Settings:
             scheme, separator, _ = url.partition("://")
             if separator and scheme not in _SCHEMES:
                 raise UserError(
-                    f"the NATS URL {without_password(url)!r} has the scheme {scheme!r}: only nats:// and tls:// are "
-                    f"supported. Set TREADLE_NATS_URL to such an URL."
+                    f"the NATS URL {without_password(url)!r} has the scheme {scheme!r}: only "
+                    "nats:// and tls:// are supported. Set TREADLE_NATS_URL to such an URL."
                 )
         if not self.urls:
             raise UserError(

@@ -80,9 +80,14 @@ class ApiError(Exception):
         """Whether the same request may succeed later: the server is busy, full or electing."""
         return self.code == 503 or self.err_code in _RESOURCES
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the stream or the account takes no more: the same answer in a minute, mostly."""
+        return self.err_code == _STORE_FAILED or self.err_code in _RESOURCES
+
     def for_users(self, what: str) -> ServerUnavailable:
         """The error a user gets when this one did not go away within the budget."""
-        if self.err_code == _STORE_FAILED or self.err_code in _RESOURCES:
+        if self.is_full:
             return ServerUnavailable(
                 f"{what} was not stored: {self.description}. The stream or the account is full and "
                 f"takes no more. Delete old runs, or raise its limits."

@@ -112,12 +112,14 @@ class JetStream:
         message_id: str = "",
         headers: Mapping[str, str] | None = None,
         budget_s: float = BUDGET_S,
+        full_s: float | None = None,
     ) -> int:
         """Publish until it is acknowledged; return the sequence. It may be stored twice.
 
-        Raise ``ServerUnavailable`` after the budget.
+        Raise ``ServerUnavailable`` after the budget; with ``full_s``, after so many seconds if the
+        store is full.
         """
-        backoff = Backoff(f"the message for {subject!r}", budget_s)
+        backoff = Backoff(f"the message for {subject!r}", budget_s, full_s=full_s)
         while True:
             try:
                 ack = await self._try(subject, data, None, "", message_id, headers)
@@ -137,14 +139,15 @@ class JetStream:
         message_id: str = "",
         is_mine: Callable[[bytes], bool],
         budget_s: float = BUDGET_S,
+        full_s: float | None = None,
     ) -> CasResult:
         """Store the message if ``expected`` is the newest sequence; else say what stands.
 
         All writers of a subject must use the byte-identical filter: R3 compares writes that
         are in flight by that string. ``is_mine`` recognises this write, or an equivalent one
-        of another process, when it is read back. Raise ``ServerUnavailable`` after the budget.
+        of another process, when it is read back. Raise ``ServerUnavailable`` as ``store`` does.
         """
-        backoff = Backoff(f"the message for {subject!r}", budget_s)
+        backoff = Backoff(f"the message for {subject!r}", budget_s, full_s=full_s)
         while True:
             doubt: Unknown | ApiError | None = None
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from math import inf
 
 from treadle.sdk.bus.acks import ApiError
 from treadle.sdk.bus.wire import Unknown
@@ -18,21 +19,25 @@ _WAIT_S_MAX = 0.5
 class Backoff:
     """The waits between the tries of one request."""
 
-    __slots__ = ("_budget_s", "_deadline", "_loop", "_verb", "_wait_s", "_what")
+    __slots__ = ("_budget_s", "_deadline", "_full_deadline", "_loop", "_verb", "_wait_s", "_what")
 
-    def __init__(self, what: str, budget_s: float, *, verb: str = "stored") -> None:
+    def __init__(
+        self, what: str, budget_s: float, *, verb: str = "stored", full_s: float | None = None
+    ) -> None:
         self._what = what
         self._verb = verb
         self._budget_s = budget_s
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + budget_s
+        self._full_deadline = self._loop.time() + (budget_s if full_s is None else full_s)
         self._wait_s = _WAIT_S_FIRST
 
     async def wait(self, exc: Unknown | ApiError) -> None:
         """Wait before the next try; raise the user's error if there is to be none."""
         if isinstance(exc, ApiError) and not exc.transient:
             raise exc.for_users(self._what) from exc
-        if self._loop.time() >= self._deadline:
+        is_full = isinstance(exc, ApiError) and exc.is_full
+        if self._loop.time() >= min(self._deadline, self._full_deadline if is_full else inf):
             raise self._over(exc) from exc
         await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
         self._wait_s = min(self._wait_s * 2, _WAIT_S_MAX)

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from treadle.sdk.client import requests
+from treadle.sdk.client.living import living
 from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import Held, RunView, damaged_note, of_document, of_request
@@ -14,6 +15,7 @@ from treadle.sdk.definition import SignalStep, WorkflowDefinition
 from treadle.sdk.errors import StoredUnreadable, UnknownRun
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import MAIN_DOMAIN
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +32,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 async def look(store: Store, run: str) -> Look:
     """Look at a run; raise ``UnknownRun`` if there is none."""
     document = await requests.require(store, run)
-    presence = tuple(await store.presence())
     if document is None:
         found = await requests.requested(store, run, None)
         if found is None:  # Early signals for a run that nobody has started.
             raise UnknownRun(run)
         event, time_ms = found
         definition = await store.definition(event.workflow, event.definition)
+        presence = tuple(await living(store, definition, MAIN_DOMAIN))
         view = of_request(run, event, time_ms, definition, presence)
         return Look(view=view, presence=presence)
     definition = await store.definition(document.workflow, document.definition)
+    presence = tuple(await living(store, definition, document.domain))
     registers, damaged = await _registers(store, document, definition)
     ahead = await ahead_of(store, document) if document.status == "queued" else None
     view = of_document(document, definition, registers, presence, ahead)

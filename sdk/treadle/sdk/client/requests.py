@@ -19,7 +19,7 @@ import msgspec
 from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.raising import raise_past
-from treadle.sdk.client.store import Store
+from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
@@ -200,7 +200,10 @@ async def _store(store: Store, run: str, verb: str, nonce: str, event: ClientEve
     if isinstance(event, RunRequested) and event.lane:
         subject = store.subjects.request(run, lane_key(event.lane))
     await store.js.store(
-        subject, msgspec.json.encode(event), message_id=request_id(run, verb, nonce)
+        subject,
+        msgspec.json.encode(event),
+        message_id=request_id(run, verb, nonce),
+        full_s=FULL_S,
     )
 
 

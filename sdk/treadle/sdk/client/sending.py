@@ -17,7 +17,7 @@ from treadle.sdk import payload
 from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.requests import requested, require
-from treadle.sdk.client.store import Store
+from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import AgentLoopStep
 from treadle.sdk.errors import RunConflict, ServerUnavailable, UnknownRun, UserError
 from treadle.sdk.ids import check_id, new_nonce
@@ -76,6 +76,7 @@ async def _append(
             expected=expected,
             message_id=request_id(run, f"message:{message.step}", message.id),
             is_mine=lambda raw: _id_of(raw) == message.id,
+            full_s=FULL_S,
         )
         if result.stored is not None:
             return result.stored.sequence

@@ -26,6 +26,10 @@ from treadle.sdk.settings import Settings
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
+FULL_S = 1.0
+"""How long a client offers a full store what it has to say: whoever waits for the answer acts on
+it. Engines and workers wait longer, for room."""
+
 _registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 _documents = msgspec.json.Decoder(RunDocument)
 _definitions = msgspec.json.Decoder(WorkflowDefinition)
@@ -167,10 +171,10 @@ class Store:
         version = s.workflow_version(definition.name, content_hash)
         if await self.js.last(s.workflows_stream, version) is None:
             raw = msgspec.json.encode(to_plain(definition), order="sorted")
-            await self.js.store(version, raw)
+            await self.js.store(version, raw, full_s=FULL_S)
         if await self.latest(definition.name) != content_hash:
             latest = msgspec.json.encode(_Latest(content_hash))
-            await self.js.store(s.workflow_latest(definition.name), latest)
+            await self.js.store(s.workflow_latest(definition.name), latest, full_s=FULL_S)
 
     # ---------------------------------------------------------------- processes, consumers
 
@@ -190,6 +194,14 @@ class Store:
             if _may_live(presence):
                 found.append(presence)
         return found
+
+    async def is_pulled(self, stream: str, consumer: str) -> bool:
+        """Return whether some process asks for the consumer's messages at this moment."""
+        try:
+            info = await self.js.api(f"CONSUMER.INFO.{stream}.{consumer}")
+        except (ApiError, Unknown):
+            return False
+        return int(info.get("num_waiting", 0)) > 0
 
     async def handled_up_to(self, partition: int) -> int:
         """Return the sequence below which the engines have handled a partition's events."""

@@ -10,7 +10,7 @@ import msgspec
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client.explain.facts import StorageFault
-from treadle.sdk.client.store import Store
+from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.errors import ServerError
 
 PROBE_S = 2.0
@@ -35,7 +35,7 @@ async def probe(store: Store, name: str, budget_s: float) -> Probed:
     stream = store.subjects.workflows_stream
     body = msgspec.json.encode({"at_ns": time.time_ns()})
     started = time.perf_counter()
-    await store.js.store(subject, body, budget_s=budget_s)
+    await store.js.store(subject, body, budget_s=budget_s, full_s=FULL_S)
     took_ms = (time.perf_counter() - started) * 1000
     back = await store.js.last(stream, subject, budget_s=budget_s)
     await store.js.purge(stream, subject, budget_s=budget_s)
