@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.engine.conftest import Play
-from tests.engine.stand import Stand, loop
+from tests.engine.stand import Stand, loop, open_stand
 
 from treadle.sdk.messages import Ended, StepCompleted, Task
+from treadle.sdk.server import NatsServer
+from treadle.sdk.settings import Settings
 
 FINISHED = 50
 
@@ -74,3 +76,16 @@ def test_what_was_asked_while_no_engine_ran_is_done_by_the_next(play: Play) -> N
         assert (ended.status, ended.signals_received) == ("cancelled", 1)
 
     play(story)
+
+
+def test_an_engine_stops_soon_while_the_server_is_away(
+    own_server: NatsServer, namespace: str
+) -> None:
+    async def story() -> None:
+        async with open_stand(Settings(url=own_server.url, namespace=namespace)) as stand:
+            engine = await stand.engine()
+            own_server.kill()
+            async with asyncio.timeout(5):
+                await stand.stop(engine)
+
+    asyncio.run(story())

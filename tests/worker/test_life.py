@@ -255,6 +255,24 @@ def test_an_exit_in_a_task_of_a_handler_does_not_end_the_process(
     asyncio.run(story())
 
 
+def test_a_process_ends_within_its_drain_while_the_server_is_away(
+    own_server: NatsServer, namespace: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        settings = Settings(url=own_server.url, namespace=namespace)
+        async with open_stage(settings) as stage, _process(stage, tmp_path, 1.5) as process:
+            await stage.put(task(1.2))
+            await until_true(lambda: len(stage.beats[-1].held) == 1)
+            # Its handler ends, and the verdict waits for a server that does not come back.
+            own_server.kill()
+            begun_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert await _exit_status(process) == 0
+            assert time.monotonic() - begun_s < 1.5 + 4.0
+
+    asyncio.run(story())
+
+
 def test_a_second_signal_ends_the_process_at_once(settings: Settings, tmp_path: Path) -> None:
     async def story() -> None:
         async with open_stage(settings) as stage, _process(stage, tmp_path, 600) as process:

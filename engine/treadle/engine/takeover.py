@@ -14,6 +14,7 @@ All of this is speed. Without it the server delivers again after the ack wait.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -46,6 +47,8 @@ _LOOKS_SILENT_S = (0.0, EXPIRES_S)
 """The same for one that may only be cut off: what it asked for is delivered until it expires."""
 _GONE_KEPT_S = 60.0
 """A late beat of a process that was given up does not bring it back."""
+FAREWELL_S = 2.0
+"""Longest that an engine which stops waits for its presence to be deleted; it expires otherwise."""
 _CONFIRM_S = 2.0
 """Longest wait for the living workers' next beats before lost tasks are reported."""
 
@@ -108,8 +111,12 @@ class Takeover:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._js.connection.is_connected:
+            return  # Nobody could hear it, and its presence expires.
         self._send(leaving=True)
-        await self._forget_presence(self._presence)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self._forget_presence(self._presence)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -150,6 +150,8 @@ class Heartbeat:
         return woken
 
     async def _say_farewell(self, js: JetStream) -> None:
+        if not js.connection.is_connected:
+            return  # Nobody could hear it.
         if self._work:
             await asyncio.wait(self._work, timeout=FAREWELL_S)
         self._beat(js.connection, self._presence, leaving=True)

@@ -313,7 +313,11 @@ class Runner:
             return
         for held in self._held:
             self.stop(held, "lost")
-        if not await self._wait_idle(CANCEL_GRACE_S + DRAIN_SETTLE_S):
+        # While the server is away nothing can be given back: whoever takes over finds out.
+        is_connected = self._services.output.js.connection.is_connected
+        running = any(held.call is not None and not held.call.is_closed for held in self._held)
+        grace_s = CANCEL_GRACE_S if running else 0.0
+        if not await self._wait_idle(grace_s + (DRAIN_SETTLE_S if is_connected else 0.0)):
             _log.warning("worker.drain-incomplete held=%d", len(self._held))
 
     async def _wait_idle(self, timeout_s: float) -> bool:
