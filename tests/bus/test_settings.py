@@ -66,6 +66,19 @@ def test_no_text_about_the_settings_has_the_password_of_the_url(url: str, shown:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["nats://", "nats://:4222", "nats://h:99999", "h:0", "tls://u:p@", "nats://h:port"]
+)
+def test_an_url_that_reaches_nothing_is_refused_before_it_is_tried(url: str) -> None:
+    with pytest.raises(UserError, match=r"names no host|ports are 1 to 65535"):
+        Settings(url=url)
+
+
+@pytest.mark.parametrize("url", ["h", "nats://h/", "nats://[::1]:4222", "[::1]", "u:p@h:1"])
+def test_an_url_may_leave_out_what_has_a_default(url: str) -> None:
+    assert Settings(url=url).urls == [url]
+
+
 def test_an_override_wins_unless_it_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_NATS_URL", "nats://a:1")
     monkeypatch.setenv("TREADLE_NAMESPACE", "mine")

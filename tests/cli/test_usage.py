@@ -137,3 +137,9 @@ def test_a_bound_is_raised_to_a_number_or_by_a_number() -> None:
             options.read_count("--max-iterations", bad)
     with pytest.raises(UserError, match="longer than any run"):
         options.read_duration("--max-duration", "1e300")
+
+
+def test_a_bound_no_loop_may_have_is_refused(treadle: Run) -> None:
+    for bound in ("+99999999999", "1000001"):
+        arguments = ("run", "resume", "r", "--max-iterations", bound)
+        assert "more than the 1000000 iterations" in treadle(*arguments, code=exits.USAGE).err

@@ -25,6 +25,11 @@ def test_an_exception_without_a_text_is_its_type_and_a_plain_step_has_no_iterati
     assert failed == "run 'r1' failed at step 's': KeyboardInterrupt. Look."
 
 
+def test_a_value_of_any_length_is_named_by_its_beginning() -> None:
+    text = str(InvalidId("run id", "x" * 5_000))
+    assert len(text) < 600 and "(5002 characters)" in text
+
+
 def test_an_id_that_a_command_would_take_for_an_option_is_refused() -> None:
     for good in ("a-", "_", "0", "a" * 64):
         assert check_id("run id", good) == good

@@ -455,3 +455,24 @@ def test_log_records_carry_the_execution(caplog: pytest.LogCaptureFixture) -> No
     fields = ("run", "step", "iteration", "attempt", "model")
     assert [getattr(record, name) for name in fields] == ["r1", "s", 0, 3, "m"]
     assert port.progressed == 1
+
+
+def test_a_coroutine_that_an_async_handler_returns_is_to_be_awaited() -> None:
+    async def handler(ctx: TaskContext[Any]) -> Any:
+        return asyncio.sleep(0)
+
+    verdict = verdict_of(handler)
+    assert isinstance(verdict, Fail)
+    assert "await it before you return" in verdict.failure.message
+    assert "plain function" not in verdict.failure.message
+
+
+def test_a_wait_until_what_is_no_time_is_an_error_with_its_remedy() -> None:
+    async def handler(ctx: LoopContext[Any]) -> Any:
+        until: Any = -5
+        return ctx.wait("nap", until=until)
+
+    verdict = verdict_of(handler, loop_task())
+    assert isinstance(verdict, Fail)
+    assert verdict.failure.type == "HandlerError"
+    assert "until -5, which is no time" in verdict.failure.message

@@ -96,6 +96,13 @@ def read_count(option: str, text: str | None) -> tuple[int, int]:
     to, by = read_bound(option, text)
     if to != int(to) or by != int(by):
         raise _error(f"{option} {text!r} is not a whole number of iterations. Round it.")
+    from treadle.sdk.limits import ITERATIONS_MAX
+
+    if max(to, by) > ITERATIONS_MAX:
+        raise _error(
+            f"{option} {text!r} is more than the {ITERATIONS_MAX} iterations that a loop may have, "
+            "because each stays in the run's history. Give a smaller number."
+        )
     return int(to), int(by)
 
 

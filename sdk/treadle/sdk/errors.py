@@ -38,6 +38,17 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
+VALUE_CHARS_MAX = 200
+"""Of a value in a text: enough to recognise it."""
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"{text[:VALUE_CHARS_MAX]}… ({len(text)} characters)"
+
+
 class TreadleError(Exception):
     """Base of all errors of this package."""
 
@@ -53,9 +64,9 @@ class InvalidId(UserError):
         self.field = field
         self.value = value
         super().__init__(
-            f"{field} {value!r} is not a valid id: 1 to 64 of the characters A-Z a-z 0-9 _ - are "
-            "allowed, the first of them not -, because ids become parts of NATS subjects and "
-            f"arguments of commands. Choose another {field}."
+            f"{field} {_shortened(value)} is not a valid id: 1 to 64 of the characters "
+            "A-Z a-z 0-9 _ - are allowed, the first of them not -, because ids become parts of NATS "
+            f"subjects and arguments of commands. Choose another {field}."
         )
 
 

@@ -56,6 +56,11 @@ class Settings:
                     f"the NATS URL {without_password(url)!r} has the scheme {scheme!r}: only "
                     "nats:// and tls:// are supported. Set TREADLE_NATS_URL to such an URL."
                 )
+            if fault := _fault_of(url if separator else f"nats://{url}"):
+                raise UserError(
+                    f"the NATS URL {without_password(url)!r} {fault}. Set TREADLE_NATS_URL, for "
+                    f"example to {DEFAULT_URL}."
+                )
         if not self.urls:
             raise UserError(
                 "the NATS URL is empty, so there is no server to connect to. Set TREADLE_NATS_URL, "
@@ -100,6 +105,17 @@ class Settings:
             "TREADLE_NATS_USER": self.user,
             "TREADLE_NATS_PASSWORD": self.password,
         }
+
+
+def _fault_of(url: str) -> str:
+    """Return what is wrong with host or port of an URL, or ''."""
+    host, bracket, rest = url.rpartition("://")[2].rpartition("@")[2].rpartition("]")
+    name, colon, port = rest.partition("/")[0].partition(":")
+    if not (host if bracket else name):
+        return "names no host"
+    if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536):
+        return f"has the port {port[:20]!r}, and ports are 1 to 65535"
+    return ""
 
 
 def without_password(url: str) -> str:

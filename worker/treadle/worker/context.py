@@ -459,6 +459,12 @@ def _due_ms(step: str, until: datetime | timedelta | None, now_ms: int) -> int:
         return 0
     if isinstance(until, timedelta):
         return now_ms + (_delay_ms(step, until) if until > timedelta(0) else 0)
+    # Typed as a time, but what reaches here at run time is whatever the handler has.
+    if not isinstance(until, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise HandlerError(
+            f"step {step!r} waits until {until!r}, which is no time. Give a timedelta from now, or "
+            "a datetime with a time zone."
+        )
     if until.tzinfo is None:
         raise HandlerError(
             f"step {step!r} waits until {until}, which names no time zone, so it is another time "

@@ -352,11 +352,11 @@ def _plain(call: Call, returned: object) -> HandlerVerdict:
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             cast("Coroutine[Any, Any, Any]", returned).close()
-        raise _error(
-            call,
-            "is a plain function but returned something to await",
-            "define it with `async def`",
-        )
+        if call.handler.is_sync:
+            what, remedy = "is a plain function but returned", "define it with `async def`"
+        else:
+            what, remedy = "returned", "await it before you return"
+        raise _error(call, f"{what} something to await", remedy)
     what = f"output of handler {call.address.type!r} (step {call.address.step!r})"
     return Complete(payload.encode(what, returned))
 

@@ -52,7 +52,7 @@ async def connect(
 
     async def on_error(error: Exception) -> None:
         nonlocal last_error
-        previous, last_error = last_error, str(error) or type(error).__name__
+        previous, last_error = last_error, _text(error)
         # Of an outage only its beginning and its end are news, and the connection logs them.
         news = "violation" in last_error.lower() and last_error != previous
         level = logging.WARNING if news else logging.DEBUG
@@ -89,7 +89,13 @@ async def connect(
     if attempt.cancelled():
         raise _unreachable(settings, last_error, refused.done())
     if (failure := attempt.exception()) is not None:
-        raise _unreachable(settings, str(failure), refused.done()) from failure
+        raise _unreachable(settings, _text(failure), refused.done()) from failure
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "something listens there, and does not speak as a NATS server does"
+    return str(error) or type(error).__name__
 
 
 def _check_credentials(settings: Settings) -> None:
