@@ -65,8 +65,8 @@ class InvalidId(UserError):
         self.value = value
         super().__init__(
             f"{field} {_shortened(value)} is not a valid id: 1 to 64 of the characters "
-            "A-Z a-z 0-9 _ - are allowed, the first of them not -, because ids become parts of NATS "
-            f"subjects and arguments of commands. Choose another {field}."
+            "A-Z a-z 0-9 _ - are allowed, the first of them not -, because ids become parts of "
+            f"NATS subjects and arguments of commands. Choose another {field}."
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
@@ -25,7 +25,7 @@ _is_child = False
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def guarded() -> Generator[None]:
     """While a worker runs on this event loop, end children of the process that come back to it."""
     loop = asyncio.get_running_loop()
     _loops.add(loop)
