@@ -9,7 +9,7 @@ from tests.client.stage import Stage, chain, done, play
 
 from treadle.cli import exits
 from treadle.cli.doctor_checks import examine
-from treadle.sdk import StoredUnreadable
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.settings import Settings
 
 GARBAGE = [b"\xff", b"{}", b"null", b"[" * 2_000]

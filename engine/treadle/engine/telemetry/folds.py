@@ -7,6 +7,7 @@ from collections import OrderedDict
 from treadle.engine.definitions import Definitions
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import Event, RunRequested
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing.fold import RunFold
@@ -52,7 +53,10 @@ class Folds:
         ref = parse_ref(request.trace)
         if ref is None or not ref.is_sampled:
             return None
-        plan = await self._definitions.plan(request.workflow, request.definition)
+        try:
+            plan = await self._definitions.plan(request.workflow, request.definition)
+        except StoredUnreadable:
+            return None
         return None if plan is None else RunFold(run, plan.definition, live=self._live)
 
     async def _read(self, run: str, before: int) -> RunFold | None:

@@ -16,6 +16,7 @@ a moment write the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,8 +31,9 @@ from treadle.sdk.bus.acks import Stored
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.errors import ServerError
+from treadle.sdk.errors import ServerError, StoredUnreadable
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read as read_stored
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing.span import Span
 
@@ -120,7 +122,8 @@ class Projector:
         workflows = self._subjects.workflows_stream
         stored = await self._js.last(workflows, self._subjects.cursor(CURSOR))
         if stored is not None:
-            return _cursors.decode(stored.data)
+            with contextlib.suppress(StoredUnreadable):
+                return read_stored(_cursors, stored)
         s = self._subjects
         cursor = Cursor(
             events=await self._recent(s.events_stream, s.all_events),
@@ -178,7 +181,10 @@ class Projector:
         """Read a document; False if it tells of events that are still to be read."""
         if not stored.data:
             return True
-        document = _documents.decode(stored.data)
+        try:
+            document = read_stored(_documents, stored)
+        except StoredUnreadable:
+            return True  # Its run is ended by the engine, with a document that can be read.
         if not document.trace:
             return True
         if _newest_event(document) > read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +23,10 @@ from treadle.sdk.client.result import hint_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import last_said
 from treadle.sdk.client.view import Held, StepView
-from treadle.sdk.errors import UnknownRun
+from treadle.sdk.errors import StoredUnreadable, UnknownRun
 from treadle.sdk.messages import Beat, DeadLetter, Delayed, Register, Sleeping, Task
 from treadle.sdk.run import RunDocument
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 BEFORE_MAX = 1_000
@@ -137,7 +139,8 @@ async def _in_line(store: Store, domain: str, step: StepView, task: Task, token:
     async for stored in store.js.read(s.steps_stream, of_type, start=delivered + 1):
         if stored.sequence >= token or before > BEFORE_MAX:
             break
-        before += isinstance(_registers.decode(stored.data), Task)
+        with contextlib.suppress(StoredUnreadable):
+            before += isinstance(read(_registers, stored), Task)
     is_more = before > BEFORE_MAX
     return StepFacts(task=task, before=min(before, BEFORE_MAX), is_more=is_more, pulls=pulls)
 
@@ -199,7 +202,10 @@ async def _letter(store: Store, run: str) -> Letter | None:
     stored = await store.js.last(s.dead_stream, s.dead_of_run(run))
     if stored is None:
         return None
-    return Letter(_letters.decode(stored.data), s.dead_stream, stored.sequence)
+    try:
+        return Letter(read(_letters, stored), s.dead_stream, stored.sequence)
+    except StoredUnreadable:
+        return None
 
 
 async def _elsewhere(store: Store, run: str) -> str:

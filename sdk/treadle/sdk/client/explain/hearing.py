@@ -32,7 +32,7 @@ async def hear(
     def take(message: Message) -> None:
         try:
             beat = _decode(message.data)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             return
         heard[beat.presence.incarnation] = beat
         held = {entry.token for each in heard.values() for entry in each.held}
