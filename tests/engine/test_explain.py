@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.engine.conftest import Play
-from tests.engine.stand import Stand, loop
+from tests.engine.stand import Stand, loop, open_stand
 
 from treadle.sdk import Retry, UnknownRun, Workflow
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -21,6 +21,7 @@ from treadle.sdk.client.explain import reasons, steps
 from treadle.sdk.errors import Retryable
 from treadle.sdk.messages import Parked, Task, WorkerPresence
 from treadle.sdk.run import PROVIDER_BUSY
+from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 from treadle.sdk.spending import Spent
 from treadle.worker import Ask, LoopContext, TaskContext, Worker
@@ -136,17 +137,22 @@ def test_a_cancelled_run_says_why(play: Play) -> None:
 
 
 def test_a_run_that_is_not_here_is_found_in_the_namespace_where_it_is(
-    play: Play, settings: Settings
+    own_server: NatsServer, namespace: str
 ) -> None:
-    async def story(stand: Stand) -> None:
-        with pytest.raises(UnknownRun, match=f"not in namespace '{settings.namespace}'. List runs"):
-            await stand.client.explain("nowhere")
-        run = f"only-{settings.namespace}"
-        other = await _stand_elsewhere(settings, run)
-        with pytest.raises(UnknownRun, match=f"`treadle explain {run} --namespace {other}`"):
-            await stand.client.explain(run)
+    # Only so many namespaces are looked through: a server of the suite may have more.
+    settings = Settings(url=own_server.url, namespace=namespace)
 
-    play(story)
+    async def story() -> None:
+        async with open_stand(settings) as stand:
+            absent = f"not in namespace '{namespace}'. List runs"
+            with pytest.raises(UnknownRun, match=absent):
+                await stand.client.explain("nowhere")
+            run = f"only-{namespace}"
+            other = await _stand_elsewhere(settings, run)
+            with pytest.raises(UnknownRun, match=f"`treadle explain {run} --namespace {other}`"):
+                await stand.client.explain(run)
+
+    asyncio.run(story())
 
 
 async def _stand_elsewhere(settings: Settings, run: str) -> str:

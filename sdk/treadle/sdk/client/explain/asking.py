@@ -215,13 +215,15 @@ async def _elsewhere(store: Store, run: str) -> str:
     listing = f"List runs: `treadle run list --namespace {s.namespace}`."
     try:
         names: list[str] = (await store.js.api("STREAM.NAMES", {})).get("streams") or []
-        others = [name for each in names if (name := s.namespace_of_runs(each))]
-        looked = [name for name in others if name != s.namespace][:NAMESPACES_MAX]
+        known = [name for each in names if (name := s.namespace_of_runs(each))]
+        others = [name for name in known if name != s.namespace]
+        looked = others[:NAMESPACES_MAX]
         found = [name for name in looked if await _is_there(store, name, run)]
     except (ApiError, Unknown):
         return f"{here}. {listing}"
     if not found:
-        return f"{here}. {listing}"
+        some = f", nor in the first {len(looked)} of {len(others)} others"
+        return f"{here}{some if len(looked) < len(others) else ''}. {listing}"
     have = f"namespace {found[0]!r} of this server has a run of that id"
     return f"{here}, and {have}: `treadle explain {run} --namespace {found[0]}`."
 
