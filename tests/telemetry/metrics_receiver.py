@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from tests.telemetry.receiver import serving
 
 
 class Metrics:
@@ -57,33 +56,7 @@ def _attributes(found: Any) -> dict[str, str]:
 
 @contextmanager
 def metrics_receiver() -> Iterator[Metrics]:
-    """Run a collector on a free port of this machine."""
+    """Run a collector of metrics."""
     taken = Metrics()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if taken.is_refusing:
-                taken.refused += 1
-            else:
-                taken.take(body)
-            answer = ExportMetricsServiceResponse().SerializeToString()
-            self.send_response(400 if taken.is_refusing else 200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    taken.endpoint = f"http://127.0.0.1:{server.server_address[1]}/v1/metrics"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(taken, "/v1/metrics", ExportMetricsServiceResponse().SerializeToString()):
         yield taken
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

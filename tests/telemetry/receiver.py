@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -39,6 +39,7 @@ class Collector:
         self.spans: list[Seen] = []
         self.bodies: list[bytes] = []
         self.is_refusing = False
+        self.refused = 0
         self.endpoint = ""
 
     def take(self, body: bytes) -> None:
@@ -120,22 +121,30 @@ def _value(value: Any) -> Any:
     return getattr(value, value.WhichOneof("value"))
 
 
+class Taking(Protocol):
+    """What takes the requests of an exporter."""
+
+    is_refusing: bool
+    refused: int
+    endpoint: str
+
+    def take(self, body: bytes) -> None:
+        """Take a request."""
+        ...
+
+
 @contextmanager
-def collector() -> Iterator[Collector]:
-    """Run a collector on a free port of this machine."""
-    taken = Collector()
+def serving(taken: Taking, path: str, answer: bytes) -> Iterator[None]:
+    """Let it take what is posted to a free port of this machine, or refuse it with a 400."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if taken.is_refusing:
-                self.send_response(400)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            taken.take(body)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
+                taken.refused += 1
+            else:
+                taken.take(body)
+            self.send_response(400 if taken.is_refusing else 200)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -145,12 +154,20 @@ def collector() -> Iterator[Collector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    taken.endpoint = f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
+    taken.endpoint = f"http://127.0.0.1:{server.server_address[1]}{path}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield taken
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """Run a collector of traces."""
+    taken = Collector()
+    with serving(taken, "/v1/traces", ExportTraceServiceResponse().SerializeToString()):
+        yield taken

@@ -26,7 +26,10 @@ from treadle.cli.main import main
 from treadle.engine import Engine
 from treadle.engine.telemetry import metering
 from treadle.sdk import Client, Retry, Workflow
+from treadle.sdk.bus.connection import Connection
+from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.settings import Settings
+from treadle.sdk.subjects import Subjects
 from treadle.worker import LoopContext, TaskContext, Worker
 
 PATIENCE_S = 30
@@ -404,6 +407,31 @@ def test_the_next_engine_goes_on_counting_where_the_last_one_was(settings: Setti
                 await until(lambda: second.total("treadle.run.completed") == 1)
                 await until(lambda: second.total("treadle.step.duration") == 2)
         assert (first.total("treadle.run.completed"), second.total("treadle.run.started")) == (0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_definition_or_a_cursor_that_cannot_be_read_stops_no_counting(settings: Settings) -> None:
+    reader = Reader()
+
+    async def garble(*subjects: str) -> None:
+        connection = await Connection.open(settings, name="test")
+        for subject in subjects:
+            await JetStream(connection).store(subject, b"\xff")
+        await connection.close()
+
+    async def story() -> None:
+        names = Subjects(settings.namespace)
+        async with working_later(settings) as client:
+            rotten = Workflow[Any]("rotten")
+            rotten.task("fetch", "fetch")
+            version = await client.register(rotten)
+            await client.start("rotten", id="rotten")
+            await garble(names.workflow_version("rotten", version), names.cursor("metrics"))
+            async with engine(settings, reader), working(settings, a_worker()):
+                good = await client.start(report(), "good")
+                assert await good.result() == "done"
+                await until(lambda: reader.total("treadle.run.completed", name="report") == 1)
 
     asyncio.run(story())
 

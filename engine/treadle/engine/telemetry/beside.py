@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from treadle.engine.telemetry.outside import RETRY_S, Place, beside, keep_doing
 from treadle.engine.telemetry.projector import Projector, Send
-from treadle.sdk.bus.connection import Connection
-from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.client.store import Store
-from treadle.sdk.namespace import open_namespace
 from treadle.sdk.settings import Settings
 
-RETRY_S = 5.0
 STOP_S = 3.0
 """What a projector's process has to end in, once its engine does; then it is killed."""
 
@@ -49,47 +44,22 @@ class Tracing:
         else:
             yield
             return
-        task = asyncio.create_task(work)
-        try:
+        async with beside(work):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 async def project(
     settings: Settings, name: str, incarnation: str, send: Send, is_live: bool
 ) -> None:
     """Project until cancelled, whatever fails."""
-    while True:
-        try:
-            connection = await Connection.open(settings, name=f"{name}-telemetry")
-            try:
-                await _on(connection, settings, incarnation, send, is_live)
-            finally:
-                await connection.close()
-        except Exception as exc:  # noqa: BLE001 — whatever it is, the engine goes on
-            _log.warning("telemetry.projector-failed %r; it begins again in %g s", exc, RETRY_S)
-        await asyncio.sleep(RETRY_S)
 
+    async def work(place: Place) -> None:
+        async def is_first() -> bool:
+            return await place.is_oldest(incarnation, lambda process: process.projects)
 
-async def _on(
-    connection: Connection, settings: Settings, incarnation: str, send: Send, is_live: bool
-) -> None:
-    js = JetStream(connection, message_ids=settings.message_ids)
-    subjects = await open_namespace(js, settings)
-    store = Store(js, subjects)
+        await Projector(place.js, place.subjects, send, is_first=is_first, live=is_live).run()
 
-    async def is_first() -> bool:
-        engines = [
-            (process.started_ms, process.incarnation)
-            for process in await store.presence()
-            if process.role == "engine" and process.projects
-        ]
-        return bool(engines) and min(engines)[1] == incarnation
-
-    await Projector(js, subjects, send, is_first=is_first, live=is_live).run()
+    await keep_doing("projector", f"{name}-telemetry", settings, work)
 
 
 async def _supervise(settings: Settings, incarnation: str, *, is_live: bool) -> None:

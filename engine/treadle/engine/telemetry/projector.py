@@ -16,37 +16,30 @@ a moment write the same.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import msgspec
 
-from treadle.engine.definitions import Definitions
-from treadle.engine.telemetry.folds import Folds
+from treadle.engine.telemetry.log_reader import LOOK_S, TURN_S, LogReader, RunStates, first_look
 from treadle.sdk.bus.acks import Stored
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.errors import ServerError, StoredUnreadable
+from treadle.sdk.messages import RunRequested
 from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read as read_stored
 from treadle.sdk.subjects import Subjects
+from treadle.sdk.tracing.fold import RunFold
+from treadle.sdk.tracing.ids import parse_ref
 from treadle.sdk.tracing.span import Span
 
 CURSOR = "traces"
-FIRST_LOOK_BACK = timedelta(minutes=5)
-"""How far back the first projector of a namespace looks: runs that began while it was set up."""
-LOOK_S = 0.25
-"""Pause between looks at the log when there was nothing new."""
-READ_MAX = 2_000
-"""Messages read before their spans are sent."""
+FOLDS_MAX = 20_000
+"""Runs whose folds are in memory."""
 SPANS_OF_A_REQUEST = 1_000
-TURN_S = 2.0
-"""How often a projector asks whether it is its turn."""
 PAUSE_S_MAX = 30.0
 """Longest pause between two tries to export."""
 
@@ -82,7 +75,9 @@ class Projector:
         self._subjects = subjects
         self._send = send
         self._is_first = is_first
-        self._folds = Folds(js, subjects, Definitions(js, subjects), live=live)
+        self._live = live
+        self._log = LogReader(js, subjects)
+        self._folds = RunStates(self._log, self._begun, runs_max=FOLDS_MAX)
         self._asked_s = 0.0
 
     async def run(self) -> None:
@@ -108,7 +103,7 @@ class Projector:
             if not await self._export(spans):
                 return
             cursor = moved
-            await self._save(cursor)
+            await self._log.save(CURSOR, cursor)
 
     async def _is_still_first(self) -> bool:
         now_s = time.monotonic()
@@ -119,28 +114,16 @@ class Projector:
 
     async def _cursor(self) -> Cursor:
         """Return the stored cursor; without one what was stored in the last minutes counts."""
-        workflows = self._subjects.workflows_stream
-        stored = await self._js.last(workflows, self._subjects.cursor(CURSOR))
+        stored = await self._log.cursor(CURSOR, _cursors)
         if stored is not None:
-            with contextlib.suppress(StoredUnreadable):
-                return read_stored(_cursors, stored)
-        s = self._subjects
+            return stored[0]
+        s, since = self._subjects, first_look()
         cursor = Cursor(
-            events=await self._recent(s.events_stream, s.all_events),
-            documents=await self._recent(s.runs_stream, s.all_runs),
+            events=await self._log.before(s.events_stream, s.all_events, since),
+            documents=await self._log.before(s.runs_stream, s.all_runs, since),
         )
-        await self._save(cursor)
+        await self._log.save(CURSOR, cursor)
         return cursor
-
-    async def _recent(self, stream: str, filter: str) -> int:
-        first = await self._js.first_since(stream, filter, datetime.now(UTC) - FIRST_LOOK_BACK)
-        if first is not None:
-            return first - 1
-        info: dict[str, Any] = await self._js.api(f"STREAM.INFO.{stream}")
-        return int(info["state"]["last_seq"])
-
-    async def _save(self, cursor: Cursor) -> None:
-        await self._js.store(self._subjects.cursor(CURSOR), msgspec.json.encode(cursor))
 
     # ---------------------------------------------------------------- read
 
@@ -148,8 +131,8 @@ class Projector:
         """Read on, events first: what a document tells of has to be known before it."""
         s = self._subjects
         # Taken before the events are read, so that no document here tells of a later event.
-        documents = await self._after(s.runs_stream, s.all_runs, cursor.documents)
-        events = await self._after(s.events_stream, s.all_events, cursor.events)
+        documents = await self._log.after(s.runs_stream, s.all_runs, cursor.documents)
+        events = await self._log.after(s.events_stream, s.all_events, cursor.events)
         for stored in events:
             await self._event(stored, spans)
         read = events[-1].sequence if events else cursor.events
@@ -160,13 +143,12 @@ class Projector:
             done = stored.sequence
         return Cursor(events=read, documents=done)
 
-    async def _after(self, stream: str, filter: str, position: int) -> list[Stored]:
-        found: list[Stored] = []
-        async for stored in self._js.read(stream, filter, start=position + 1):
-            found.append(stored)
-            if len(found) >= READ_MAX:
-                break
-        return found
+    async def _begun(self, run: str, request: RunRequested) -> RunFold | None:
+        ref = parse_ref(request.trace)
+        if ref is None or not ref.is_sampled:
+            return None
+        plan = await self._log.plan(request.workflow, request.definition)
+        return None if plan is None else RunFold(run, plan.definition, live=self._live)
 
     async def _event(self, stored: Stored, spans: list[Span]) -> None:
         event = decode_event(stored.data)
