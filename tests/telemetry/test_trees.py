@@ -4,6 +4,7 @@ collector that takes OTLP over HTTP from the engine's own exporter."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,8 +13,9 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.telemetry.stand import Stand, exporting, stand
 
-from treadle.sdk import Retry, Workflow
+from treadle.sdk import Retry, RunHandle, Workflow
 from treadle.sdk.settings import Settings
+from treadle.sdk.tracing.fold import PAUSE_US_MIN
 from treadle.worker import LoopContext, SyncTaskContext, TaskContext, Worker
 
 Story = Callable[[Stand], Coroutine[Any, Any, None]]
@@ -81,6 +83,16 @@ def play(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Play:
             asyncio.run(on_stand(taken, export))
 
     return play
+
+
+async def stood(run: RunHandle) -> None:
+    """Wait until a run is parked, and has been for longer than what is taken for no wait."""
+    async with asyncio.timeout(20):
+        while (await run.get()).status != "parked":
+            await asyncio.sleep(0.02)
+        since_s = time.monotonic()
+        while time.monotonic() - since_s < 2 * PAUSE_US_MIN / 1e6:
+            await asyncio.sleep(0.005)
 
 
 def iterations(*names: str) -> dict[str, Any]:
@@ -162,9 +174,7 @@ def test_a_run_that_was_parked_and_resumed_shows_how_long_it_stood(play: Play) -
     async def story(place: Stand) -> None:
         bounded = report(max_iterations=2, on_limit="park")
         run = await place.client.start(bounded, {"last": 2}, id="run")
-        async with asyncio.timeout(20):
-            while (await run.get()).status != "parked":
-                await asyncio.sleep(0.02)
+        await stood(run)
         parked = await run.get()
         assert parked.step("think").iterations == 2
         await run.resume(add_iterations=3)
@@ -181,9 +191,7 @@ def test_a_run_that_was_parked_and_resumed_shows_how_long_it_stood(play: Play) -
 def test_a_wait_for_a_person_is_a_span_with_its_reason(play: Play) -> None:
     async def story(place: Stand) -> None:
         run = await place.client.start(report(), {"last": 2, "waits_at": 1}, id="run")
-        async with asyncio.timeout(20):
-            while (await run.get()).status != "parked":
-                await asyncio.sleep(0.02)
+        await stood(run)
         await run.send("think", "go on")
         await run.result()
         await place.traced("run")
