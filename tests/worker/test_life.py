@@ -27,6 +27,7 @@ from treadle.sdk.presence import host_id
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 from treadle.worker import SyncTaskContext, TaskContext, Worker
+from treadle.worker.heartbeat import Heartbeat
 
 # ------------------------------------------------------------------ cancel
 
@@ -324,6 +325,38 @@ def test_presence_and_beats_say_who_lives_and_what_it_holds(settings: Settings) 
             assert (presence.pid, presence.host) == (os.getpid(), host_id())
             go_on.set()
             await until_true(lambda: stage.beats[-1].held == ())
+
+    asyncio.run(story())
+
+
+def test_a_worker_is_known_before_it_is_given_a_task(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what its first execution kills stands until the ack wait: nobody misses the process."""
+
+    async def story() -> None:
+        worker = Worker()
+        is_called = threading.Event()
+        heard: list[int] = []
+        beat = Heartbeat._beat
+
+        def late(self: Heartbeat, *args: Any, **kwargs: Any) -> None:
+            is_called.wait(2)  # As on a machine that gives this thread no turn.
+            beat(self, *args, **kwargs)
+
+        async with open_stage(settings) as stage:
+
+            @worker.handler("work")
+            async def work(ctx: TaskContext[None]) -> None:
+                await stage.connection.flush()  # What the server has, has come.
+                heard.append(len(stage.beats))
+                is_called.set()
+
+            monkeypatch.setattr(Heartbeat, "_beat", late)
+            await stage.put(task())
+            async with stage.running(worker):
+                await stage.event(StepCompleted)
+        assert heard[0] > 0
 
     asyncio.run(story())
 

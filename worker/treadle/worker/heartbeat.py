@@ -44,6 +44,8 @@ STUCK_LOOP_GRACE_S = 0.25
 STUCK_HANDLER_GRACE_S = 2.0
 """After a timeout, when the loop runs: longer than it gives a cancelled handler to end."""
 RESTART_S = 1.0
+FIRST_BEAT_S = 2.0
+"""Longest that a worker waits to be known before it takes tasks."""
 FAREWELL_S = 2.0
 """Bound on the last beat, on what still has to be settled before it, and on what follows."""
 
@@ -81,7 +83,7 @@ class Heartbeat:
         self._is_blocked = False
 
     async def start(self) -> None:
-        """Start the thread and wait for its connection; raise ``ServerError`` if it fails."""
+        """Start the thread and wait for its first beat; raise ``ServerError`` if it fails."""
         self._thread.start()
         await asyncio.wrap_future(self._connected)
 
@@ -123,10 +125,10 @@ class Heartbeat:
             settler = Settler(js, self._subjects, self._presence.incarnation)
             woken = self._prepare_wake()
             self._presence_due_s = 0.0
-            if not self._connected.done():
-                self._connected.set_result(None)
             while not self._leaving.is_set():
                 self._tick(js, settler)
+                if not self._connected.done():
+                    await self._be_known(connection)
                 try:
                     async with asyncio.timeout(TICK_S):
                         await woken.wait()
@@ -135,6 +137,19 @@ class Heartbeat:
             await self._say_farewell(js)
         finally:
             await connection.close()
+
+    async def _be_known(self, connection: Connection) -> None:
+        """Let the worker take tasks once its first beat is with the server.
+
+        An engine cannot miss a process it has never heard of: what one held that died in its
+        first moment would stand until the ack wait is over.
+        """
+        try:
+            await connection.flush(FIRST_BEAT_S)
+        except Unknown:
+            pass  # Not connected: no task is delivered either, and the next beat is near.
+        if not self._connected.done():
+            self._connected.set_result(None)
 
     def _prepare_wake(self) -> asyncio.Event:
         loop = asyncio.get_running_loop()
