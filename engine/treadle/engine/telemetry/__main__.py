@@ -1,18 +1,22 @@
 """The projector as a process of its own: ``python -m treadle.engine.telemetry INCARNATION [live]``.
 
 An engine starts it and holds the other end of its input; when that ends, so does it. A process,
-because encoding takes the interpreter for longer than an engine may wait.
+because encoding takes the interpreter for longer than an engine may wait; and one that the
+system gives a turn after those of a run: on a machine that is full, spans come later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 
 from treadle.engine.telemetry.beside import project
 from treadle.engine.telemetry.exporting import OtlpExport
 from treadle.sdk.settings import Settings
+
+NICENESS = 10
 
 
 async def main(incarnation: str, *, is_live: bool) -> None:
@@ -30,6 +34,7 @@ if __name__ == "__main__":
     )
     # The exporter says of each try that fails what the projector says of all of them.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    os.nice(NICENESS)
     try:
         asyncio.run(main(sys.argv[1], is_live="live" in sys.argv[2:]))
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from treadle.sdk.subjects import Subjects
 FIRST_LOOK_BACK = timedelta(minutes=5)
 """How far back the first reader of a namespace looks: runs that began while it was set up."""
 LOOK_S = 0.25
-"""Pause between looks at the log when there was nothing new."""
+"""Pause between looks at the log, for a reader that is not behind."""
 TURN_S = 2.0
 """How often a reader asks whether it is its turn."""
 READ_MAX = 2_000
@@ -149,6 +149,11 @@ class RunStates(Generic[T]):
             if state is not None and event is not None:
                 state.event(event, stored.time_us)
         return state
+
+
+def is_behind(*moved: int) -> bool:
+    """True when a look moved by as many messages as it reads: there may be more."""
+    return max(moved) >= READ_MAX
 
 
 def first_look() -> datetime:

@@ -20,7 +20,14 @@ import msgspec
 from treadle.engine.telemetry import survey
 from treadle.engine.telemetry.executions import Executions
 from treadle.engine.telemetry.instruments import Instruments, Point
-from treadle.engine.telemetry.log_reader import LOOK_S, TURN_S, LogReader, RunStates, first_look
+from treadle.engine.telemetry.log_reader import (
+    LOOK_S,
+    TURN_S,
+    LogReader,
+    RunStates,
+    first_look,
+    is_behind,
+)
 from treadle.engine.telemetry.standing import Standing
 from treadle.sdk.bus.acks import Stored
 from treadle.sdk.bus.connection import Unknown
@@ -104,13 +111,13 @@ class Metering:
         _log.info("telemetry.metrics-begin %s", cursor)
         while True:
             moved = await self._read(cursor)
-            is_new, cursor = moved != cursor, moved
-            self._cursor = cursor
+            is_more = is_behind(moved.events - cursor.events, moved.documents - cursor.documents)
+            self._cursor = cursor = moved
             if time.monotonic() - self._surveyed_s >= SURVEY_S:
                 if not await self._is_first():
                     return
                 self._cursor = cursor = await self._survey(cursor)
-            if not is_new:
+            if not is_more:
                 await asyncio.sleep(LOOK_S)
 
     async def _leave(self) -> None:

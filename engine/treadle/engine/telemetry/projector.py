@@ -22,7 +22,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from treadle.engine.telemetry.log_reader import LOOK_S, TURN_S, LogReader, RunStates, first_look
+from treadle.engine.telemetry.log_reader import (
+    LOOK_S,
+    TURN_S,
+    LogReader,
+    RunStates,
+    first_look,
+    is_behind,
+)
 from treadle.sdk.bus.acks import Stored
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
@@ -97,13 +104,15 @@ class Projector:
         while await self._is_still_first():
             spans: list[Span] = []
             moved = await self._read(cursor, spans)
-            if moved == cursor:
+            is_more = is_behind(moved.events - cursor.events, moved.documents - cursor.documents)
+            if moved != cursor:
+                if not await self._export(spans):
+                    return
+                cursor = moved
+                await self._log.save(CURSOR, cursor)
+            if not is_more:
+                # Many at once: a look, a request and a cursor cost the same for one.
                 await asyncio.sleep(LOOK_S)
-                continue
-            if not await self._export(spans):
-                return
-            cursor = moved
-            await self._log.save(CURSOR, cursor)
 
     async def _is_still_first(self) -> bool:
         now_s = time.monotonic()
