@@ -11,17 +11,36 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from treadle.sdk.messages import Task
 from treadle.sdk.tracing import place as places
-from treadle.sdk.tracing.ids import attempt_place, parse_ref
+from treadle.sdk.tracing.ids import TraceRef, attempt_place, parse_ref
 from treadle.sdk.tracing.place import Place
+
+
+class _ExecutionSpan(NonRecordingSpan):
+    """The span of an execution. Its ids are made when something asks: most handlers do not."""
+
+    def __init__(self, ref: TraceRef, step: str, task: Task) -> None:
+        self._ref = ref
+        self._step = step
+        self._task = task
+        self._named: SpanContext | None = None
+
+    def get_span_context(self) -> SpanContext:
+        if self._named is None:
+            ref, task = self._ref, self._task
+            trace_id, span_id = attempt_place(ref, self._step, task.iteration, task.attempt)
+            flags = TraceFlags(TraceFlags.SAMPLED if ref.is_sampled else TraceFlags.DEFAULT)
+            self._named = SpanContext(
+                int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags
+            )
+        return self._named
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.get_span_context()!r})"
 
 
 def enter(place: Place, task: Task) -> None:
     """Make an execution and its span the current ones, for as long as this asyncio task runs."""
     places.current.set(place)
     ref = parse_ref(task.trace)
-    if ref is None:
-        return
-    trace_id, span_id = attempt_place(ref, place.step, task.iteration, task.attempt)
-    flags = TraceFlags(TraceFlags.SAMPLED if ref.is_sampled else TraceFlags.DEFAULT)
-    span = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
-    context.attach(trace.set_span_in_context(NonRecordingSpan(span)))
+    if ref is not None:
+        context.attach(trace.set_span_in_context(_ExecutionSpan(ref, place.step, task)))
