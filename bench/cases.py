@@ -19,15 +19,18 @@ import msgspec
 from bench import agent_app, app, growth
 from bench.floor import floor
 from bench.processes import Processes
+from treadle.engine.telemetry.projector import CURSOR, Cursor
 from treadle.sdk import Client
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
+from treadle.sdk.tracing.calling import TraceMode
 
 Line = dict[str, Any]
 _document = msgspec.json.Decoder(RunDocument)
+_cursor = msgspec.json.Decoder(Cursor)
 _STARTS_AT_ONCE = 64
 _WORKFLOWS = (app.checkpointed, app.carried, app.chain)
 _AGENTS = (agent_app.grown, agent_app.compacted)
@@ -55,22 +58,40 @@ class Bench:
             state_bytes=app.STATE_BYTES,
             saves=saves,
         )
-        first_event = await self._last_event() + 1
-        cpu, started = self._processes.cpu(), time.perf_counter()
-        await self._start_all(workflow, {"n": iterations}, loops)
-        seconds = time.perf_counter() - started
-        count = loops * iterations
-        rate = await self._steady_rate(first_event)
+        line = await self.batch(workflow, loops, iterations)
         return self._line(
             case,
-            iterations_per_s=round(rate),
-            iterations_per_s_with_start=round(count / seconds),
-            ratio_to_bare_messages=round(rate / bare, 2),
+            **line,
+            ratio_to_bare_messages=round(line["iterations_per_s"] / bare, 2),
             bare_messages_per_s=round(bare),
             loops=loops,
             iterations=iterations,
-            cpu_us_per_iteration=self._cpu_us(cpu, count),
         )
+
+    async def batch(
+        self, workflow: str, loops: int, iterations: int, trace: TraceMode | None = None
+    ) -> Line:
+        """Run so many loops side by side; rate of committed iterations, and what they cost."""
+        first_event = await self._last_event() + 1
+        cpu, started = self._processes.cpu(), time.perf_counter()
+        await self._start_all(workflow, {"n": iterations}, loops, trace)
+        seconds = time.perf_counter() - started
+        count = loops * iterations
+        return {
+            "iterations_per_s": round(await self._steady_rate(first_event)),
+            "iterations_per_s_with_start": round(count / seconds),
+            "cpu_us_per_iteration": self._cpu_us(cpu, count),
+        }
+
+    async def until_exported(self, timeout_s: float) -> None:
+        """Wait until the spans of what has happened so far are with the collector."""
+        last, s = await self._last_event(), self._subjects
+        async with asyncio.timeout(timeout_s):
+            while True:
+                stored = await self._js.last(s.workflows_stream, s.cursor(CURSOR))
+                if stored is not None and _cursor.decode(stored.data).events >= last:
+                    return
+                await asyncio.sleep(0.05)
 
     async def chains(self, case: str, runs: int) -> Line:
         """Run chains of three steps, all at once: first request to last end, by their documents."""
@@ -146,12 +167,14 @@ class Bench:
 
     # ---------------------------------------------------------------- parts
 
-    async def _start_all(self, workflow: str, value: object, count: int) -> list[str]:
+    async def _start_all(
+        self, workflow: str, value: object, count: int, trace: TraceMode | None = None
+    ) -> list[str]:
         gate = asyncio.Semaphore(_STARTS_AT_ONCE)
 
         async def one() -> str:
             async with gate:
-                return (await self._client.start(workflow, value)).id
+                return (await self._client.start(workflow, value, trace=trace)).id
 
         ids = await asyncio.gather(*(one() for _ in range(count)))
         # The last one started is nearly the last to end; then each is looked at once.
