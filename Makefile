@@ -2,7 +2,8 @@
 # what it needs is installed into .venv from the locks, by hash and as wheels only.
 #
 #   make demo     see a loop survive kill -9        make check    format, lint, types, imports
-#   make test     the whole suite; ARGS="-k name"   make bench    figures as JSON lines
+#   make test     the suite; ARGS="-k name"         make bench    figures as JSON lines
+#   make test-slow  what takes longer: every window of a kill, the examples as a whole
 #   make dev      server, engine and worker; APP=   make lock     renew the locks; UPGRADE=1
 #   make install  only prepare .venv                make clean    back to a fresh clone
 
@@ -23,7 +24,7 @@ PIP_PROJECT := $(PIP) install --quiet --no-deps --no-index --no-build-isolation 
 export PYRIGHT_PYTHON_GLOBAL_NODE := off
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := on
 
-.PHONY: demo test check format bench mutate chaos dev install lock clean
+.PHONY: demo test test-slow check format bench mutate chaos dev install lock clean
 .DEFAULT_GOAL := install
 
 demo: $(VENV)/demo.stamp
@@ -31,6 +32,9 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

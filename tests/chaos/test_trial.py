@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.chaos.schedule import schedule
 from tests.chaos.trial import Trial
 from tests.crash.stage import open_stage
@@ -15,6 +16,8 @@ from tests.nursery import ENGINES, Nursery
 
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
+
+pytestmark = pytest.mark.slow
 
 SEED = 11
 SECONDS = 5.0

@@ -24,6 +24,8 @@ from treadle.cli import exits
 from treadle.sdk.presence import is_process_alive
 from treadle.sdk.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from treadle.sdk import Workflow
 from treadle.worker import LoopContext, Worker

@@ -14,6 +14,8 @@ from tests.crash.stage import Stage
 
 from treadle.sdk.messages import Ended, Inline, Task
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("how", ["over-the-end", "after-a-purge"])
 def test_a_register_brought_back_after_the_end_ends_again(play: Play, how: str) -> None:

@@ -13,6 +13,8 @@ from tests.crash.stage import Stage, loops
 
 from treadle.sdk.messages import Delayed
 
+pytestmark = pytest.mark.slow
+
 DELAY_S = 1.0
 
 

@@ -15,6 +15,8 @@ from tests.crash.stage import Stage
 
 from treadle.sdk.messages import Task
 
+pytestmark = pytest.mark.slow
+
 LANE = "conversation:42"
 ITERATIONS = 3
 

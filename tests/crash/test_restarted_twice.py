@@ -8,6 +8,8 @@ from tests.crash.conftest import Play
 from tests.crash.process import Process
 from tests.crash.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 30
 
 

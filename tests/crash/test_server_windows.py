@@ -10,6 +10,8 @@ import pytest
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 4
 
 

@@ -16,6 +16,8 @@ from tests.crash.stage import Stage
 from treadle.sdk.bus.connection import Message
 from treadle.sdk.messages import Ended
 
+pytestmark = pytest.mark.slow
+
 ZOMBIES = (
     "worker.received",
     "worker.checkpoint-before",

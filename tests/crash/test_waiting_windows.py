@@ -12,6 +12,8 @@ from tests.crash.stage import Stage, loops
 
 from treadle.sdk.messages import Parked
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 4
 PAUSE_S = 1.5
 

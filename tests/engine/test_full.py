@@ -22,6 +22,8 @@ from treadle.sdk.settings import Settings
 from treadle.worker import LoopContext, Worker
 from treadle.worker.verdict import Complete, Continue
 
+pytestmark = pytest.mark.slow
+
 BUDGET_MB = 3
 INPUT_BYTES = 100_000
 """Larger than what travels inside a task, so that a start is most of what a run stores."""

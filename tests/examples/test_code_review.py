@@ -21,6 +21,8 @@ from treadle.sdk.errors import RunFailed
 from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import Turn, text, tool_use, turn
 
+pytestmark = pytest.mark.slow
+
 OLD = "def total(prices):\n    return sum(prices)\n\n\ndef count(prices):\n    return len(prices)\n"
 NEW = OLD.replace("sum(prices)", "sum(prices) / len(prices)")
 USER = "from shop import total\n\nprint(total([1, 2]))\n"

@@ -23,6 +23,8 @@ from treadle.sdk.client import Client, RunHandle
 from treadle.sdk.errors import RunFailed, ServerError
 from treadle.sdk.server import NatsServer
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TIMEOUT_S = 30
 

@@ -12,10 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.examples.stage import EXAMPLES, play
 
 from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import RecordedRequest, Turn, text, tool_use, turn
+
+pytestmark = pytest.mark.slow
 
 REQUEST = "Times such as 9:05 are printed as 09:5. Mend it; the tests of the clock say how."
 CLOCK = EXAMPLES / "code_repair" / "timetable" / "timetable" / "clock.py"

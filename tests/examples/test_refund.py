@@ -22,6 +22,8 @@ from treadle.sdk.settings import Settings
 from treadle.sdk.testing import local
 from treadle.worker.agent.testing import Block, FakeAnthropic, Turn, tool_use, turn
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "refund.py"
 MODEL = "TREADLE_REFUND_MODEL"
 TIMEOUT_S = 30

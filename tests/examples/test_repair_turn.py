@@ -23,6 +23,8 @@ from workspace import SuiteResult, Workspace, read_files
 
 from treadle.sdk.errors import NonRetryable, Retryable
 
+pytestmark = pytest.mark.slow
+
 FILES = read_files(Path(turn.__file__).with_name("timetable"))
 FAILING = SuiteResult(1, ("tests/test_agenda.py::test_an_agenda_lists_the_day_in_order",), "E")
 

@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "research.py"
 MODEL = "TREADLE_RESEARCH_MODEL"
 QUESTION = "Why did the mill burn down?"
 TIMEOUT_S = 90
-pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S)]
 SOURCES = ("gazette-1887", "inquest-1887", "memoir-1921")
 
 

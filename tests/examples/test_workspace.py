@@ -12,6 +12,8 @@ import pytest
 import workspace as subject
 from workspace import EditRefused, Workspace, read_files, unified_diff
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(subject.__file__).with_name("timetable")
 
 

@@ -21,6 +21,8 @@ import pytest
 
 from treadle.sdk.server import find_nats_server
 
+pytestmark = pytest.mark.slow
+
 SERVERS = ("nats-1", "nats-2", "nats-3")
 ACCOUNT = {"TREADLE_NATS_USER": "treadle", "TREADLE_NATS_PASSWORD": "secret"}
 READY_WITHIN_S = 45.0

@@ -18,7 +18,7 @@ from treadle.sdk import Workflow
 from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import RecordedRequest, Turn, text, tool_use, turn
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 RECORDS_OF_A_TURN = 5
 """The answer; the start of the payment with the judgements; two results; the end of the turn."""
 WINDOWS = [

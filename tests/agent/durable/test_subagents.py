@@ -24,7 +24,7 @@ from treadle.worker.agent.core.entries import Answered, Entry, Nested
 from treadle.worker.agent.evals.fetching import fetch
 from treadle.worker.agent.testing import stall_after, text, tool_use
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 ANSWERS = 6
 """Two of the lead, two of each clerk."""
 WINDOWS = [

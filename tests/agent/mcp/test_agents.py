@@ -28,7 +28,7 @@ from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, t
 from treadle.worker.agent.tools.canonical import args_hash
 from treadle.worker.agent.tools.errors import InvalidTool
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def test_the_model_is_offered_the_tools_and_gets_their_results(place: Place) -> None:

@@ -17,7 +17,7 @@ from treadle.worker.agent.mcp.toolbox import Toolbox
 from treadle.worker.agent.tools.env import ToolProgress
 from treadle.worker.agent.tools.executing import execute_batch
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

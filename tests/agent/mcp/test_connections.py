@@ -23,7 +23,7 @@ from treadle.sdk.errors import UserError
 from treadle.worker.agent.mcp import McpServer, McpUnavailable
 from treadle.worker.agent.mcp import connection as connections
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def order(sku: str) -> Any:

@@ -14,7 +14,7 @@ from treadle.worker.agent.mcp import McpServer, McpUnavailable
 from treadle.worker.agent.mcp.toolbox import Toolbox
 from treadle.worker.agent.tools.executing import execute_batch
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def test_a_server_over_http_is_called_and_found_again_after_it_was_killed(

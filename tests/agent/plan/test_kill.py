@@ -35,6 +35,8 @@ from treadle.worker.agent.models.anthropic import AnthropicModel
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn
 from treadle.worker.agent.testing.script import Answer
 
+pytestmark = pytest.mark.slow
+
 RECORDS_OF_A_PHASE = 6
 """Its beginning; the answer with a call; the result; the end of the turn; the last answer; the
 stop."""

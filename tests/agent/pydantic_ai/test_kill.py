@@ -22,7 +22,7 @@ from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
 
 # The nursery imports pydantic-ai, which takes long on a busy machine.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 # opened; model; look_up; start of pay; pay; model; finished.
 MODEL_RECORDS = (2, 6)
