@@ -180,6 +180,9 @@ class _Verdict(_Settle, frozen=True, kw_only=True):
     """The handler asks for messages: the step does not end while there is one it has not seen."""
     parts: tuple[SpanPart, ...] = ()
     """What the iteration did, for its trace: see ``tracing.span``."""
+    content: dict[int, dict[str, str]] = {}
+    """By part: attributes with content that nothing else that is stored holds. Only if the worker
+    is asked for content, bounded, and left out before the verdict is too large."""
 
 
 class StepContinued(_Verdict, frozen=True, tag="step.continued", tag_field="event", kw_only=True):

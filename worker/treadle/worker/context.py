@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
@@ -27,7 +27,7 @@ from treadle.sdk.errors import HandlerError, InvalidPayload
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
 from treadle.sdk.tracing.ids import SAMPLED_SUFFIX
-from treadle.sdk.tracing.span import SpanPart
+from treadle.sdk.tracing.span import NO_CONTENT, SpanPart
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
 from treadle.worker.failure import (
     MESSAGE_CHARS_MAX,
@@ -278,13 +278,15 @@ class _Loop:
         """
         self._call.report_spent(spent)
 
-    def report_parts(self, parts: Sequence[SpanPart]) -> None:
-        """Say what this iteration did, for its trace; nothing in a run without one.
+    def report_parts(
+        self, parts: Sequence[SpanPart], content: Mapping[int, dict[str, str]] = NO_CONTENT
+    ) -> None:
+        """Say what this iteration did, for its trace: names, numbers and times, with the verdict.
 
-        It is told with the verdict, so it must be small: names, numbers and times.
+        ``content``, by the number of a part, is left out of a verdict that is too large.
         """
         if self._call.task.trace.endswith(SAMPLED_SUFFIX):
-            self._call.parts = tuple(parts)
+            self._call.parts, self._call.content = tuple(parts), dict(content)
 
     def wait(
         self,

@@ -118,6 +118,7 @@ class Call:
         "_is_loaded",
         "_runner",
         "address",
+        "content",
         "handler",
         "loop",
         "newest",
@@ -150,6 +151,8 @@ class Call:
         """What this iteration has used, all its attempts together."""
         self.parts: tuple[SpanPart, ...] = ()
         """What this iteration did, for its trace."""
+        self.content: dict[int, dict[str, str]] = {}
+        """What of it only this process knows, where content is asked for: see ``StepContinued``."""
         self.started_ms = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self._runner: asyncio.Task[Any] | None = None

@@ -6,6 +6,7 @@ output travels as the bytes the handler's return was encoded to.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
@@ -33,6 +34,8 @@ from treadle.worker.verdict import Complete, Continue, Fail, HandlerVerdict, Wai
 if TYPE_CHECKING:
     from treadle.worker.execution import Call
 
+_log = logging.getLogger("treadle.worker")
+
 SETTLE_BUDGET_S = 120.0
 """A finished execution may have cost minutes and money, so its result is offered for longer than
 any restart or election takes; after that the task is left to redelivery."""
@@ -56,12 +59,32 @@ class Settler:
         try:
             await self._store(held.address, event, verb)
         except InvalidPayload as exc:
-            # It passed our limit but not this server's.
-            refused = Fail(describe(exc))
-            log_failure(held, refused)
-            verb, event = self._event(held, refused)
-            await self._store(held.address, event, verb)
+            await self._store_less(held, verdict, exc)
         failpoints.reach("worker.settle-stored")
+
+    async def _store_less(
+        self, held: HeldTask, verdict: HandlerVerdict, refusal: InvalidPayload
+    ) -> None:
+        """Store a verdict that passed our limit but not this server's, or that it did not."""
+        if held.call is not None and held.call.content:
+            # What is only for people to look at never costs a result.
+            held.call.content = {}
+            verb, event = self._event(held, verdict)
+            try:
+                await self._store(held.address, event, verb)
+            except InvalidPayload as exc:
+                refusal = exc
+            else:
+                _log.info(
+                    "worker.content-left-out run=%s step=%s: with it the verdict is too large",
+                    held.address.run,
+                    held.address.step,
+                )
+                return
+        refused = Fail(describe(refusal))
+        log_failure(held, refused)
+        verb, event = self._event(held, refused)
+        await self._store(held.address, event, verb)
 
     async def lost(
         self, address: RegisterAddress, task: Task, token: int, reason: str, queued_us: int
@@ -151,6 +174,7 @@ def told_by(call: Call) -> dict[str, Any]:
         "seen": call.seen,
         "takes_messages": call.takes_messages,
         "parts": call.parts,
+        "content": call.content,
     }
 
 

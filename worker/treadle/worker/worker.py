@@ -37,6 +37,7 @@ from treadle.sdk.namespace import find_namespace
 from treadle.sdk.presence import host_id
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
+from treadle.sdk.tracing import capture
 from treadle.worker import forking
 from treadle.worker.capture import capturing, level_of
 from treadle.worker.checkpoints import CheckpointStore
@@ -184,6 +185,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         settings = settings or Settings.from_env()
+        capture.warn(_log)
         for prepare in self._preparations:
             await asyncio.to_thread(prepare)
         presence = self._presence()

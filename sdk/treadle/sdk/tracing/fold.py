@@ -96,6 +96,11 @@ class RunFold:
         """True when the run has a trace that is exported."""
         return self._pen is not None and self._pen.ref.is_sampled
 
+    @property
+    def trace_id(self) -> str:
+        """The run's own trace; empty before its request."""
+        return "" if self._pen is None else self._pen.ref.trace_id
+
     # ---------------------------------------------------------------- events
 
     def event(self, event: Event, at_us: int) -> list[Span]:

@@ -5,11 +5,13 @@ Times are microseconds since the epoch. Ids are hexadecimal: 32 digits of a trac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 Value = str | int | float | bool
+NO_CONTENT: Mapping[int, dict[str, str]] = {}
 SpanKind = Literal["internal", "client", "consumer"]
 
 

@@ -22,6 +22,8 @@ from treadle.sdk.asks import ASKS_MAX, Reply, problems
 from treadle.sdk.errors import InvalidPayload
 from treadle.sdk.run import PROVIDER_BUSY
 from treadle.sdk.spending import Spent
+from treadle.sdk.tracing import capture
+from treadle.sdk.tracing.span import NO_CONTENT
 from treadle.worker.agent.core import nested
 from treadle.worker.agent.core.asks import asks, next_ms
 from treadle.worker.agent.core.budget import Counters
@@ -29,6 +31,7 @@ from treadle.worker.agent.core.conversation import Block, ModelError
 from treadle.worker.agent.core.entries import NOTHING, Entry
 from treadle.worker.agent.core.state import State, fold
 from treadle.worker.agent.core.stops import OF_STEP
+from treadle.worker.agent.describing import described
 from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.events import AgentEvent, Emitter, OnEvent
 from treadle.worker.agent.ledger import RunLedger
@@ -303,7 +306,8 @@ class AgentHandler:
                 model=equipment.spec.model,
                 provider=equipment.model.provider,
                 agents=equipment.subagents,
-            )
+            ),
+            described(desk.state, desk.written, equipment) if capture.is_on() else NO_CONTENT,
         )
 
 
