@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import pytest
+from opentelemetry.metrics import Meter
 from tests.telemetry.receiver import Collector, collector
 
 from treadle.engine import Engine
@@ -40,6 +41,7 @@ class Stand:
     client: Client
     worker: Worker
     collector: Collector
+    settings: Settings
 
     async def traced(self, run: str) -> None:
         """Wait until the whole run has arrived at the collector."""
@@ -50,16 +52,24 @@ class Stand:
 
 @asynccontextmanager
 async def stand(
-    settings: Settings, worker: Worker, taken: Collector, export: OtlpExport, *, live: bool = False
+    settings: Settings,
+    worker: Worker,
+    taken: Collector,
+    export: OtlpExport,
+    *,
+    live: bool = False,
+    content: bool = False,
+    meter: Meter | None = None,
 ) -> AsyncGenerator[Stand]:
     """Set everything up, and take it down."""
-    engine = Engine(settings, tracing=Tracing(export.send, is_live=live))
+    tracing = Tracing(export.send, is_live=live, with_content=content)
+    engine = Engine(settings, tracing=tracing, meter=meter)
     engine_task = asyncio.create_task(engine.run())
     await engine.ready.wait()
     worker_task = asyncio.create_task(worker.run(settings))
     try:
         async with Client.connect(settings=settings) as client:
-            yield Stand(client, worker, taken)
+            yield Stand(client, worker, taken, settings)
     finally:
         worker.stop()
         await worker_task

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
 from treadle.sdk.errors import UserError
+from treadle.sdk.tracing import capture
 
 if TYPE_CHECKING:
     from treadle.engine.telemetry.beside import Tracing
+
+_log = logging.getLogger("treadle.telemetry")
 
 MODES = {"": False, "final": False, "live": True}
 
@@ -21,7 +25,8 @@ def tracing() -> Tracing:
     if not exporting.is_wanted():
         return Tracing()
     exporting.check_extra()
-    return Tracing(as_process=True, is_live=are_live())
+    capture.warn(_log)
+    return Tracing(as_process=True, is_live=are_live(), with_content=capture.is_on())
 
 
 def are_live() -> bool:

@@ -88,15 +88,17 @@ async def stand(
     export: Send | None = None,
     *,
     serve: bool = True,
+    content: bool = False,
 ) -> AsyncGenerator[Stand]:
     """Set everything up, and take it down.
 
-    ``export`` is where the engine sends spans; without ``serve`` there is no engine.
+    ``export`` is where the engine sends spans; without ``serve`` there is no engine. With
+    ``content`` they have what was said.
     """
     connection = await Connection.open(settings, name="test")
     await ensure_topology(JetStream(connection), settings)
     await connection.close()
-    engine = Engine(settings, tracing=Tracing(export))
+    engine = Engine(settings, tracing=Tracing(export, with_content=content))
     running = asyncio.create_task(engine.run()) if serve else None
     try:
         with FakeAnthropic(play) as fake:

@@ -1,4 +1,6 @@
-"""The projector as a process of its own: ``python -m treadle.engine.telemetry INCARNATION [live]``.
+"""The projector as a process of its own.
+
+    python -m treadle.engine.telemetry INCARNATION [live] [content]
 
 An engine starts it and holds the other end of its input; when that ends, so does it. A process,
 because encoding takes the interpreter for longer than an engine may wait; and one that the
@@ -19,10 +21,10 @@ from treadle.sdk.settings import Settings
 NICENESS = 10
 
 
-async def main(incarnation: str, *, is_live: bool) -> None:
+async def main(incarnation: str, *, is_live: bool, with_content: bool) -> None:
     export = OtlpExport()
     work = asyncio.create_task(
-        project(Settings.from_env(), "projector", incarnation, export.send, is_live)
+        project(Settings.from_env(), "projector", incarnation, export.send, is_live, with_content)
     )
     await asyncio.to_thread(sys.stdin.buffer.read)
     work.cancel()
@@ -36,6 +38,7 @@ if __name__ == "__main__":
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     os.nice(NICENESS)
     try:
-        asyncio.run(main(sys.argv[1], is_live="live" in sys.argv[2:]))
+        modes = sys.argv[2:]
+        asyncio.run(main(sys.argv[1], is_live="live" in modes, with_content="content" in modes))
     except KeyboardInterrupt:
         pass

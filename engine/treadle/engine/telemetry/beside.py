@@ -23,11 +23,23 @@ class Tracing:
     """Whether and how an engine has the traces of runs exported."""
 
     def __init__(
-        self, send: Send | None = None, *, as_process: bool = False, is_live: bool = False
+        self,
+        send: Send | None = None,
+        *,
+        as_process: bool = False,
+        is_live: bool = False,
+        with_content: bool = False,
     ) -> None:
+        """``with_content`` exports what was said and returned, too."""
         self._send = send
         self._as_process = as_process
         self._is_live = is_live
+        self._with_content = with_content
+
+    @property
+    def _modes(self) -> list[str]:
+        """The arguments of a projector's process."""
+        return ["live"] * self._is_live + ["content"] * self._with_content
 
     @property
     def is_wanted(self) -> bool:
@@ -38,9 +50,11 @@ class Tracing:
     async def beside(self, settings: Settings, name: str, incarnation: str) -> AsyncGenerator[None]:
         """Project while the block runs."""
         if self._send is not None:
-            work = project(settings, name, incarnation, self._send, self._is_live)
+            work = project(
+                settings, name, incarnation, self._send, self._is_live, self._with_content
+            )
         elif self._as_process:
-            work = _supervise(settings, incarnation, is_live=self._is_live)
+            work = _supervise(settings, incarnation, self._modes)
         else:
             yield
             return
@@ -49,7 +63,7 @@ class Tracing:
 
 
 async def project(
-    settings: Settings, name: str, incarnation: str, send: Send, is_live: bool
+    settings: Settings, name: str, incarnation: str, send: Send, is_live: bool, with_content: bool
 ) -> None:
     """Project until cancelled, whatever fails."""
 
@@ -57,19 +71,26 @@ async def project(
         async def is_first() -> bool:
             return await place.is_oldest(incarnation, lambda process: process.projects)
 
-        await Projector(place.js, place.subjects, send, is_first=is_first, live=is_live).run()
+        await Projector(
+            place.js,
+            place.subjects,
+            send,
+            is_first=is_first,
+            live=is_live,
+            content=with_content,
+        ).run()
 
     await keep_doing("projector", f"{name}-telemetry", settings, work)
 
 
-async def _supervise(settings: Settings, incarnation: str, *, is_live: bool) -> None:
+async def _supervise(settings: Settings, incarnation: str, modes: list[str]) -> None:
     """Keep a projector's process alive until cancelled."""
     command = [sys.executable, "-m", "treadle.engine.telemetry", incarnation]
     environment = {**os.environ, **settings.to_env()}
     while True:
         process = await asyncio.create_subprocess_exec(
             *command,
-            *(["live"] if is_live else []),
+            *modes,
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             # What a terminal sends to the engine's group is for the engine to pass on.

@@ -23,6 +23,8 @@ _KINDS: dict[SpanKind, otlp.Span.SpanKind.ValueType] = {
     "consumer": otlp.Span.SPAN_KIND_CONSUMER,
 }
 _SAMPLED_AND_REMOTE_UNKNOWN = 0x01
+KEPT_CHARS_MAX = 256
+"""Longer texts are content, which seldom repeats."""
 
 
 def encode(spans: Sequence[Span], resource: Mapping[str, Value]) -> bytes:
@@ -74,9 +76,15 @@ def _link(link: SpanLink) -> otlp.Span.Link:
     )
 
 
+def _attribute(key: str, value: Value) -> KeyValue:
+    if isinstance(value, str) and len(value) > KEPT_CHARS_MAX:
+        return KeyValue(key=key, value=AnyValue(string_value=value))
+    return _kept(key, value)
+
+
 # Typed: 1, 1.0 and True are one key otherwise.
 @lru_cache(maxsize=16_384, typed=True)
-def _attribute(key: str, value: Value) -> KeyValue:
+def _kept(key: str, value: Value) -> KeyValue:
     match value:
         case bool():
             found = AnyValue(bool_value=value)

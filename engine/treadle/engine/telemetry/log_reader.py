@@ -67,12 +67,14 @@ class LogReader:
         """Store a cursor."""
         await self._js.store(self._subjects.cursor(name), msgspec.json.encode(cursor))
 
-    async def after(self, stream: str, filter: str, position: int) -> list[Stored]:
-        """Return the next messages that match, ``READ_MAX`` at most."""
+    async def after(
+        self, stream: str, filter: str, position: int, limit: int = READ_MAX
+    ) -> list[Stored]:
+        """Return the next messages that match, ``limit`` at most."""
         found: list[Stored] = []
         async for stored in self._js.read(stream, filter, start=position + 1):
             found.append(stored)
-            if len(found) >= READ_MAX:
+            if len(found) >= limit:
                 break
         return found
 
@@ -151,9 +153,9 @@ class RunStates(Generic[T]):
         return state
 
 
-def is_behind(*moved: int) -> bool:
+def is_behind(*moved: int, limit: int = READ_MAX) -> bool:
     """True when a look moved by as many messages as it reads: there may be more."""
-    return max(moved) >= READ_MAX
+    return max(moved) >= limit
 
 
 def first_look() -> datetime:

@@ -18,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
+from treadle.engine.telemetry.contents import Contents
 from treadle.engine.telemetry.log_reader import (
     LOOK_S,
+    READ_MAX,
     TURN_S,
     LogReader,
     RunStates,
@@ -39,6 +41,7 @@ from treadle.sdk.messages import RunRequested
 from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read as read_stored
 from treadle.sdk.subjects import Subjects
+from treadle.sdk.tracing import names
 from treadle.sdk.tracing.fold import RunFold
 from treadle.sdk.tracing.ids import parse_ref
 from treadle.sdk.tracing.span import Span
@@ -47,6 +50,10 @@ CURSOR = "traces"
 FOLDS_MAX = 20_000
 """Runs whose folds are in memory."""
 SPANS_OF_A_REQUEST = 1_000
+CHARS_OF_A_REQUEST = 2_000_000
+"""Of the texts of its spans: with content a request would be larger than collectors take."""
+READ_WITH_CONTENT_MAX = 100
+"""Messages read before their spans are sent, when these have content."""
 PAUSE_S_MAX = 30.0
 """Longest pause between two tries to export."""
 
@@ -77,6 +84,7 @@ class Projector:
         *,
         is_first: Callable[[], Awaitable[bool]],
         live: bool = False,
+        content: bool = False,
     ) -> None:
         self._js = js
         self._subjects = subjects
@@ -84,6 +92,8 @@ class Projector:
         self._is_first = is_first
         self._live = live
         self._log = LogReader(js, subjects)
+        self._contents = Contents(js, subjects) if content else None
+        self._read_max = READ_WITH_CONTENT_MAX if content else READ_MAX
         self._folds = RunStates(self._log, self._begun, runs_max=FOLDS_MAX)
         self._asked_s = 0.0
 
@@ -101,10 +111,13 @@ class Projector:
     async def _turn(self, cursor: Cursor) -> None:
         _log.info("telemetry.projector-begins %s", cursor)
         self._folds.clear()
+        if self._contents is not None:
+            self._contents.clear()
         while await self._is_still_first():
             spans: list[Span] = []
             moved = await self._read(cursor, spans)
-            is_more = is_behind(moved.events - cursor.events, moved.documents - cursor.documents)
+            events, documents = moved.events - cursor.events, moved.documents - cursor.documents
+            is_more = is_behind(events, documents, limit=self._read_max)
             if moved != cursor:
                 if not await self._export(spans):
                     return
@@ -139,9 +152,10 @@ class Projector:
     async def _read(self, cursor: Cursor, spans: list[Span]) -> Cursor:
         """Read on, events first: what a document tells of has to be known before it."""
         s = self._subjects
+        limit = self._read_max
         # Taken before the events are read, so that no document here tells of a later event.
-        documents = await self._log.after(s.runs_stream, s.all_runs, cursor.documents)
-        events = await self._log.after(s.events_stream, s.all_events, cursor.events)
+        documents = await self._log.after(s.runs_stream, s.all_runs, cursor.documents, limit)
+        events = await self._log.after(s.events_stream, s.all_events, cursor.events, limit)
         for stored in events:
             await self._event(stored, spans)
         read = events[-1].sequence if events else cursor.events
@@ -166,7 +180,12 @@ class Projector:
         run = stored.subject.rpartition(".")[2]
         fold = await self._folds.get(run, before=stored.sequence, event=event)
         if fold is not None:
-            spans.extend(fold.event(event, stored.time_us))
+            told = fold.event(event, stored.time_us)
+            if self._contents is None:
+                spans.extend(map(_without_text, told))
+                return
+            domain = self._subjects.parse_event(stored.subject).domain
+            spans.extend(await self._contents.of_event(fold, domain, event, told))
 
     async def _document(self, stored: Stored, read: int, spans: list[Span]) -> bool:
         """Read a document; False if it tells of events that are still to be read."""
@@ -183,7 +202,11 @@ class Projector:
         run = stored.subject.rpartition(".")[2]
         fold = await self._folds.get(run, before=read + 1)
         if fold is not None:
-            spans.extend(fold.document(document))
+            told = fold.document(document)
+            if self._contents is None:
+                spans.extend(map(_without_text, told))
+            else:
+                spans.extend(await self._contents.of_document(fold, document, told))
         return True
 
     # ---------------------------------------------------------------- send
@@ -191,8 +214,7 @@ class Projector:
     async def _export(self, spans: list[Span]) -> bool:
         """Send the spans, for as long as it takes; False when it is another projector's turn."""
         pause_s = 0.5
-        for start in range(0, len(spans), SPANS_OF_A_REQUEST):
-            part = spans[start : start + SPANS_OF_A_REQUEST]
+        for part in _requests(spans):
             while not await asyncio.to_thread(self._send, part):
                 _log.warning("telemetry.export-refused; again in %g s", pause_s)
                 await asyncio.sleep(pause_s)
@@ -200,6 +222,27 @@ class Projector:
                 if not await self._is_still_first():
                     return False
         return True
+
+
+def _without_text(span: Span) -> Span:
+    """Return the span without what an exception says, which may be anything; its type stays."""
+    if not span.error_text or span.attributes.get(names.VERDICT) == "lost":
+        return span  # Why a worker was lost is said by another.
+    return msgspec.structs.replace(span, error_text="")
+
+
+def _requests(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    request: list[Span] = []
+    left = CHARS_OF_A_REQUEST
+    for span in spans:
+        size = sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        if request and (len(request) == SPANS_OF_A_REQUEST or size > left):
+            yield request
+            request, left = [], CHARS_OF_A_REQUEST
+        request.append(span)
+        left -= size
+    if request:
+        yield request
 
 
 def _newest_event(document: RunDocument) -> int:
