@@ -18,6 +18,7 @@ from treadle.cli.dev_file import DevFile
 from treadle.cli.dev_file import find as find_dev
 from treadle.cli.dev_file import write as write_dev
 from treadle.cli.doctor_checks import Check, examine
+from treadle.sdk.client.explain import hearing
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 
@@ -64,6 +65,21 @@ def test_what_is_missing_is_told_with_its_remedy(settings: Settings) -> None:
         assert [check.text for check in unserved] == [
             "no worker serves task type 'think' of workflow 'flow'"
         ]
+
+    play(settings, story)
+
+
+def test_a_process_that_is_recorded_and_gives_no_sign_of_life_is_not_alive(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hearing, "SILENT_S", 0.2)
+
+    async def story(stage: Stage) -> None:
+        await stage.present("engine", beats=False)
+        await stage.present("worker", "work")
+        none, silent = _of(await examine(settings, "http://127.0.0.1:9"), "engines")
+        assert (none.status, none.remedy) == ("fail", "treadle engine")
+        assert "engine 'engine1' (process 0) gives no sign of life" in silent.text
 
     play(settings, story)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from treadle.sdk import Client, Workflow
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.messages import (
+    Beat,
     Ended,
     Inline,
     Parked,
@@ -24,6 +25,7 @@ from treadle.sdk.messages import (
     Task,
     WorkerPresence,
 )
+from treadle.sdk.presence import BEAT_S
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
@@ -43,6 +45,7 @@ class Stage:
     js: JetStream
     subjects: Subjects
     settings: Settings
+    beating: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     async def document(self, run: str, **fields: Any) -> int:
         """Write a run's document as it would stand."""
@@ -58,11 +61,19 @@ class Stage:
     async def event(self, run: str, event: msgspec.Struct) -> int:
         return await self.js.store(self.subjects.event(run), msgspec.json.encode(event))
 
-    async def present(self, role: Any, *types: str) -> None:
-        """Write the presence record of a process of another host."""
+    async def present(self, role: Any, *types: str, beats: bool = True) -> None:
+        """Write the presence record of a process of another host, and give its signs of life."""
         presence = WorkerPresence(incarnation=f"{role}1", role=role, types=types, host="elsewhere")
         subject = self.subjects.worker(presence.incarnation)
         await self.js.store(subject, msgspec.json.encode(presence))
+        if beats:
+            self.beating.append(asyncio.create_task(self._beat(presence)))
+
+    async def _beat(self, presence: WorkerPresence) -> None:
+        beat = msgspec.json.encode(Beat(presence=presence))
+        while True:
+            self.js.connection.publish(self.subjects.beat(presence.incarnation), beat)
+            await asyncio.sleep(BEAT_S / 10)
 
     async def stored(self, run: str) -> list[str]:
         """Return the kinds of the run's stored events."""
@@ -76,7 +87,13 @@ async def open_stage(settings: Settings) -> AsyncIterator[Stage]:
         js = JetStream(connection)
         subjects = await ensure_topology(js, settings)
         async with Client.connect(settings=settings) as client:
-            yield Stage(client, js, subjects, settings)
+            stage = Stage(client, js, subjects, settings)
+            try:
+                yield stage
+            finally:
+                for each in stage.beating:
+                    each.cancel()
+                await asyncio.gather(*stage.beating, return_exceptions=True)
     finally:
         await connection.close()
 

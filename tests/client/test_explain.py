@@ -39,7 +39,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.messages import Held as HeldTask
 from treadle.sdk.run import PROVIDER_BUSY, WAITING, RunDocument, StepEntry
 from treadle.sdk.spending import SpendingLimits, Spent
-from treadle.sdk.times import age, since, until
+from treadle.sdk.times import age, date, since, until
 
 NOW = 1_000_000
 SINCE = NOW - 60_000
@@ -244,9 +244,11 @@ def test_a_delay_that_is_long_over_is_a_problem() -> None:
     late = Sleeping(parent="e1", task=LIVE, due_ms=NOW - 30_000)
     explanation, reason = told(late, WORKER)
     assert (explanation.state, reason.kind) == ("stuck", "overdue")
-    assert reason.text.startswith(f"step 'loop' was due {since(NOW - 30_000, NOW)}")
+    assert reason.text.startswith(f"step 'loop' was due at {date(NOW - 30_000)}, 30.0s ago")
     _, reason = told(**waiting("the night", NOW - 30_000))
     assert reason.kind == "overdue" and reason.text.endswith(", which was 30.0s ago")
+    assert reason.command == "treadle run resume r1 --step loop", "somebody may do it instead"
+    assert reason.since_ms == NOW - 30_000
     _, reason = told(Delayed(parent="e1", task=LIVE, due_ms=NOW - 30_000))
     assert reason.kind == "unserved", "workers carry short delays, and none is there"
 
@@ -373,7 +375,9 @@ def test_without_an_engine_nothing_else_decides() -> None:
     explanation = explanation_of(Facts(view=view, now_ms=NOW, engine=engine))
     assert explanation.state == "stuck"
     assert [each.kind for each in explanation.reasons] == ["engine_down", "requested"]
-    assert explanation.main.text.endswith(f"{age(60_000)} ago; 3 events wait")
+    assert explanation.main.text.endswith(
+        f"{age(60_000)} ago; 3 events wait, the oldest {since(SINCE, NOW)}"
+    )
     assert explanation.main.command == "treadle engine"
 
 

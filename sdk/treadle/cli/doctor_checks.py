@@ -20,6 +20,7 @@ from treadle.sdk.bus.assets import differences
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.bus.retrying import BUDGET_S
+from treadle.sdk.client.explain.hearing import hear
 from treadle.sdk.client.explain.storing import probe
 from treadle.sdk.client.living import is_engine_pulling
 from treadle.sdk.client.store import Store
@@ -163,13 +164,14 @@ def _clock(server_time: str) -> list[Check]:
 
 
 async def _processes(store: Store) -> list[Check]:
-    presence = await store.presence()
-    engines = [process for process in presence if process.role == "engine"]
-    workers = [process for process in presence if process.role == "worker"]
+    recorded = await store.presence()
+    heard = await hear(store.js.connection, store.subjects, frozenset(), recorded, ())
+    engines = [each for each in recorded if each.role == "engine" and each not in heard.silent]
+    workers = [each for each in recorded if each.role == "worker" and each not in heard.silent]
     found: list[Check] = []
     if engines:
         found.append(Check("engines", "ok", f"{len(engines)} alive"))
-    elif await is_engine_pulling(store):
+    elif not any(each.role == "engine" for each in recorded) and await is_engine_pulling(store):
         text = "one is alive, and its presence record could not be stored or is not there yet"
         found.append(Check("engines", "warn", text, "see the other checks: is the store full?"))
     else:
@@ -181,9 +183,17 @@ async def _processes(store: Store) -> list[Check]:
     else:
         text = "none is alive: no task is executed"
         found.append(Check("workers", "warn", text, "treadle worker app.py"))
+    found.extend(_silent(each) for each in heard.silent)
     found.extend(_blocked(workers))
     found.extend(await _unserved(store, workers))
     return found
+
+
+def _silent(process: WorkerPresence) -> Check:
+    """Return what to know of a process that is recorded and was not heard."""
+    name = f"{process.role} {process.name or process.incarnation!r}"
+    text = f"{name} (process {process.pid}) gives no sign of life: dead, stopped, or cut off"
+    return Check(f"{process.role}s", "warn", text, "end it if it still runs, and start another one")
 
 
 def _blocked(workers: Sequence[WorkerPresence]) -> list[Check]:

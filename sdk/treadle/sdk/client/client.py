@@ -273,8 +273,9 @@ class Client:
     async def explain(self, run: str) -> Explanation:
         """Return why the run is not getting on, or what it is doing, and what to do next.
 
-        Of a live run it takes up to a second: workers say a few times a second what they execute,
-        and one value is written and deleted, to see whether the server takes writes. Raises
+        Of a live run it takes up to a second, three if a process that is recorded is silent:
+        workers say a few times a second what they execute, and one value is written and deleted,
+        to see whether the server takes writes. Raises
         ``UnknownRun``, with the namespaces of the server that have a run of this id.
         """
         return await explain(self._store, run)

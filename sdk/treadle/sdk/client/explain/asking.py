@@ -13,18 +13,19 @@ import msgspec
 from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
-from treadle.sdk.client.explain.facts import EngineFacts, Facts, Letter, StepFacts, Taken
-from treadle.sdk.client.explain.hearing import hear
+from treadle.sdk.client.explain.facts import EngineFacts, Facts, Halt, Letter, StepFacts, Taken
+from treadle.sdk.client.explain.hearing import Heard, hear
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.explain.storing import storage_faults
 from treadle.sdk.client.looking import Look, look
+from treadle.sdk.client.notes import engine_notes, notes_of
 from treadle.sdk.client.result import hint_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import last_said
-from treadle.sdk.client.view import Held, StepView
+from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.errors import StoredUnreadable, UnknownRun
-from treadle.sdk.messages import Beat, DeadLetter, Delayed, Register, Sleeping, Task
+from treadle.sdk.messages import Beat, DeadLetter, Delayed, Register, Sleeping, Task, WorkerPresence
 from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
@@ -45,7 +46,8 @@ async def explain(store: Store, run: str) -> Explanation:
     except UnknownRun as error:
         raise UnknownRun(run, await _elsewhere(store, run)) from error
     facts = await _facts(store, found)
-    if found.view.ahead is not None and found.view.ahead.holder:
+    # Without an engine it does not matter what the other run is doing.
+    if found.view.ahead is not None and found.view.ahead.holder and not facts.silent:
         facts = await _with_holder(store, facts, found.view.ahead.holder)
     return explanation_of(facts)
 
@@ -60,12 +62,11 @@ async def _facts(store: Store, found: Look, *, looks_at_storage: bool = True) ->
     storage = await storage_faults(store) if looks_at_storage else ()
     facts = msgspec.structs.replace(
         facts,
-        presence=found.presence,
         engine=await _engine(store, view.id),
         storage=storage,
         domain=document.domain if document else facts.domain,
     )
-    return await _with_steps(store, facts, found.registers)
+    return await _with_steps(store, facts, found)
 
 
 async def _with_holder(store: Store, facts: Facts, holder: str) -> Facts:
@@ -89,14 +90,15 @@ def _began_ms(document: RunDocument | None) -> int:
     return min((each for each in began if each), default=0)
 
 
-# ---------------------------------------------------------------- steps
+# ---------------------------------------------------------------- steps, and who lives
 
 
-async def _with_steps(store: Store, facts: Facts, registers: Mapping[str, Held]) -> Facts:
+async def _with_steps(store: Store, facts: Facts, found: Look) -> Facts:
+    """Add what the active steps are at, and who was heard; the rest counts as gone."""
     steps: dict[str, StepFacts] = {}
     waiting: list[tuple[StepView, Task, int]] = []
     for step in facts.view.steps:
-        held = registers.get(step.id)
+        held = found.registers.get(step.id)
         if step.status != "active" or held is None:
             continue
         if isinstance(held.register, Delayed | Sleeping):
@@ -104,33 +106,64 @@ async def _with_steps(store: Store, facts: Facts, registers: Mapping[str, Held])
         elif isinstance(held.register, Task):
             waiting.append((step, held.register, held.sequence))
     lines = await asyncio.gather(*(_in_line(store, facts.domain, *each) for each in waiting))
-    steps |= {step.id: found for (step, _, _), found in zip(waiting, lines, strict=True)}
+    steps |= {step.id: each for (step, _, _), each in zip(waiting, lines, strict=True)}
     tokens = {token: step.id for step, _, token in waiting}
-    beats: dict[str, Beat] = {}
-    types = {step.type for step in facts.view.steps if step.id in steps}
-    workers = {
-        each.incarnation
-        for each in facts.presence
-        if each.role == "worker" and types.intersection(each.types)
-    }
-    if tokens and workers:
-        beats = await hear(store.js.connection, store.subjects, tokens.keys(), workers)
-        facts = msgspec.structs.replace(facts, now_ms=await _now_ms(store))
+    heard = await _heard(store, facts, found, tokens, steps)
     for token, name in tokens.items():
-        taken = _taken(list(beats.values()), token)
+        taken = _taken(list(heard.beats.values()), token)
         moved = False
-        if taken is None and beats:
+        if taken is None:
             step = facts.view.step(name)
             now = await store.register(facts.view.id, name, step.type, facts.domain)
             moved = now is not None and now.sequence != token
         said = await last_said(store, facts.view.id, name) if taken else None
         steps[name] = msgspec.structs.replace(steps[name], taken=taken, has_moved=moved, said=said)
-    return msgspec.structs.replace(facts, steps=steps, beats=tuple(beats.values()))
+    living = tuple(each for each in found.presence if each not in heard.silent)
+    view = _view_of(found, living) if heard.silent else facts.view
+    return msgspec.structs.replace(
+        facts,
+        view=view,
+        now_ms=await _now_ms(store),
+        steps=steps,
+        presence=living,
+        silent=heard.silent,
+        beats=tuple(heard.beats.values()),
+    )
+
+
+async def _heard(
+    store: Store,
+    facts: Facts,
+    found: Look,
+    tokens: Mapping[int, str],
+    steps: Mapping[str, StepFacts],
+) -> Heard:
+    types = {step.type for step in facts.view.steps if step.id in steps}
+    workers = [
+        each
+        for each in found.presence
+        if each.role == "worker" and each.domain == facts.domain and types.intersection(each.types)
+    ]
+    engines = [each for each in found.presence if each.role == "engine"]
+    return await hear(store.js.connection, store.subjects, tokens.keys(), workers, engines)
+
+
+def _view_of(found: Look, living: Sequence[WorkerPresence]) -> RunView:
+    """Return the view of the run, with the notes that it has if only these live."""
+    view = found.view
+    if found.document is None:
+        kept = [note for note in view.notes if note.kind != "engine_down"]
+        return msgspec.structs.replace(view, notes=(*kept, *engine_notes(living)))
+    damaged = (note for note in view.notes if note.kind == "note")
+    notes = notes_of(found.document, view.steps, living, view.ahead)
+    return msgspec.structs.replace(view, notes=(*damaged, *notes))
 
 
 async def _in_line(store: Store, domain: str, step: StepView, task: Task, token: int) -> StepFacts:
     s = store.subjects
-    info = await _consumer(store, s.steps_stream, s.worker_consumer(step.type, domain))
+    name = s.worker_consumer(step.type, domain)
+    info = await _consumer(store, s.steps_stream, name)
+    halt = _halt(info, s.steps_stream, name) if info else None
     delivered = int(info["delivered"]["stream_seq"]) if info else 0
     if token <= delivered:
         return StepFacts(task=task, is_given_out=True)
@@ -142,7 +175,22 @@ async def _in_line(store: Store, domain: str, step: StepView, task: Task, token:
         with contextlib.suppress(StoredUnreadable):
             before += isinstance(read(_registers, stored), Task)
     is_more = before > BEFORE_MAX
-    return StepFacts(task=task, before=min(before, BEFORE_MAX), is_more=is_more, pulls=pulls)
+    return StepFacts(
+        task=task, before=min(before, BEFORE_MAX), is_more=is_more, pulls=pulls, halt=halt
+    )
+
+
+def _halt(info: dict[str, Any], stream: str, name: str) -> Halt | None:
+    """Return why the server gives out nothing, given what it says of the consumer."""
+    if info.get("paused"):
+        until_ms = time_us(info["config"]["pause_until"]) // 1_000
+        text = f"consumer {name} of stream {stream} is paused"
+        return Halt(text, f"nats consumer resume {stream} {name}", until_ms)
+    out, most = int(info["num_ack_pending"]), int(info["config"].get("max_ack_pending", -1))
+    if not 0 < most <= out:
+        return None
+    text = f"{out} messages of consumer {name} of stream {stream} are given out, of at most {most}"
+    return Halt(text, f"nats consumer edit {stream} {name} --max-pending NUMBER")
 
 
 def _taken(beats: Sequence[Beat], token: int) -> Taken | None:
@@ -159,7 +207,8 @@ def _taken(beats: Sequence[Beat], token: int) -> Taken | None:
 async def _engine(store: Store, run: str) -> EngineFacts:
     s = store.subjects
     partition = s.partition(run)
-    info = await _consumer(store, s.events_stream, s.engine_consumer(partition))
+    name = s.engine_consumer(partition)
+    info = await _consumer(store, s.events_stream, name)
     if info is None:
         return EngineFacts()
     floor: dict[str, Any] = info["ack_floor"]
@@ -174,6 +223,7 @@ async def _engine(store: Store, run: str) -> EngineFacts:
         pending=pending,
         oldest_ms=oldest_ms,
         handled_ms=time_us(last_active) // 1_000 if last_active else 0,
+        halt=_halt(info, s.events_stream, name),
     )
 
 

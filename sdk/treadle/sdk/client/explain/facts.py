@@ -18,6 +18,15 @@ class Taken(msgspec.Struct, frozen=True):
     """Tasks that it holds in all."""
 
 
+class Halt(msgspec.Struct, frozen=True):
+    """Why the server gives out no messages of a consumer, and what undoes it."""
+
+    text: str
+    command: str
+    until_ms: int = 0
+    """When it ends by itself; 0 is not known, or never."""
+
+
 class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about the task of an active step."""
 
@@ -30,6 +39,8 @@ class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """There are more than were counted."""
     pulls: int = 0
     """Requests for tasks of its type that workers have open: they have room."""
+    halt: Halt | None = None
+    """Why the server gives out no tasks of its type."""
     taken: Taken | None = None
     """Who holds it."""
     has_moved: bool = False
@@ -47,6 +58,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest of them was stored."""
     handled_ms: int = 0
     """When an engine last had handled one; 0 is never."""
+    halt: Halt | None = None
+    """Why the server gives out no events to the engines."""
 
 
 class StorageFault(msgspec.Struct, frozen=True):
@@ -54,6 +67,8 @@ class StorageFault(msgspec.Struct, frozen=True):
 
     text: str
     remedy: str
+    stored_ms: int = 0
+    """When the last message was stored before it; 0 is not known."""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -73,6 +88,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     steps: dict[str, StepFacts] = {}
     """Of active steps with a task."""
     presence: tuple[WorkerPresence, ...] = ()
+    """The processes that are recorded, without those that are silent."""
+    silent: tuple[WorkerPresence, ...] = ()
+    """Those that are recorded, and gave no sign of life while one listened."""
     beats: tuple[Beat, ...] = ()
     """The last sign of life of each process that was heard."""
     domain: str = "main"

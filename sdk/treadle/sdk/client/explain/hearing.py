@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import msgspec
 
 from treadle.sdk.bus.connection import Connection, Message
-from treadle.sdk.messages import Beat
-from treadle.sdk.presence import BEAT_S
+from treadle.sdk.client.living import UNRECORDED
+from treadle.sdk.messages import Beat, WorkerPresence
+from treadle.sdk.presence import BEATS_LOST_S
 from treadle.sdk.subjects import Subjects
 
-HEARING_S = BEAT_S + 0.3
-"""Every living process beats within it, on a machine that is not overloaded."""
+SILENT_S = BEATS_LOST_S
+"""Who is not heard for so long is taken for dead, as the engines take it."""
 
 _decode = msgspec.json.Decoder(Beat).decode
 
 
-async def hear(
-    connection: Connection, subjects: Subjects, tokens: Set[int], processes: Set[str]
-) -> dict[str, Beat]:
-    """Return the newest beat of each process that was heard, by incarnation.
+class Heard(msgspec.Struct, frozen=True):
+    """What was heard, and who was not."""
 
-    It ends as soon as somebody has said of each token that it holds it, or all the processes have
-    been heard.
+    beats: dict[str, Beat] = {}
+    """The newest of each process, by incarnation; of those that are leaving, none."""
+    silent: tuple[WorkerPresence, ...] = ()
+    """Processes that gave no sign of life while one listened for as long as they may be silent."""
+
+
+async def hear(
+    connection: Connection,
+    subjects: Subjects,
+    tokens: Set[int],
+    workers: Sequence[WorkerPresence],
+    engines: Sequence[WorkerPresence],
+) -> Heard:
+    """Listen to the processes that are recorded.
+
+    It ends as soon as an engine has been heard, and either all the workers have, or of each token
+    that one of them holds it: within half a second, unless somebody is silent.
     """
     heard: dict[str, Beat] = {}
     enough = asyncio.Event()
+    awaited = {each.incarnation for each in workers} - {UNRECORDED}
+    ruling = {each.incarnation for each in engines} - {UNRECORDED}
+
+    def is_enough() -> bool:
+        held = {entry.token for each in heard.values() for entry in each.held}
+        has_workers = awaited <= heard.keys() or (bool(tokens) and tokens <= held)
+        return has_workers and (not ruling or not ruling.isdisjoint(heard))
 
     def take(message: Message) -> None:
         try:
@@ -35,16 +56,19 @@ async def hear(
         except (ValueError, RecursionError):
             return
         heard[beat.presence.incarnation] = beat
-        held = {entry.token for each in heard.values() for entry in each.held}
-        if tokens <= held or processes <= heard.keys():
+        if is_enough():
             enough.set()
 
+    if is_enough():
+        return Heard()
+    silent: tuple[WorkerPresence, ...] = ()
     subscription = await connection.subscribe(subjects.all_beats, take)
     try:
-        async with asyncio.timeout(HEARING_S):
+        async with asyncio.timeout(SILENT_S):
             await enough.wait()
     except TimeoutError:
-        pass
+        missing = (awaited | ruling) - heard.keys()
+        silent = tuple(each for each in (*workers, *engines) if each.incarnation in missing)
     finally:
         await subscription.unsubscribe()
-    return {name: beat for name, beat in heard.items() if not beat.leaving}
+    return Heard({name: beat for name, beat in heard.items() if not beat.leaving}, silent)

@@ -6,9 +6,15 @@ what the notes cannot know.
 
 from __future__ import annotations
 
-from treadle.sdk.client.explain.facts import Facts
+from treadle.sdk.client.explain.facts import EngineFacts, Facts, StorageFault
 from treadle.sdk.client.explain.reason import Explanation, Level, Reason, decided
-from treadle.sdk.client.explain.steps import OVERDUE_MS, step_reason
+from treadle.sdk.client.explain.steps import (
+    OVERDUE_MS,
+    halt_text,
+    serving,
+    silent_text,
+    step_reason,
+)
 from treadle.sdk.client.notes import Note, NoteKind
 from treadle.sdk.client.result import BETWEEN_ITERATIONS
 from treadle.sdk.client.view import RunView
@@ -34,8 +40,7 @@ _LEVELS: dict[NoteKind, Level] = {
     "provider_busy": "pause",
     "parked": "waits",
 }
-_TIMELESS = ("blocked", "maybe_blocked", "worker_lost")
-"""Notes that the time of the step says nothing about."""
+_BLOCKED = ("blocked", "maybe_blocked")
 
 
 def explanation_of(facts: Facts) -> Explanation:
@@ -76,6 +81,8 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
             return _requested(note, facts)
         case "lane_queued":
             return _queued(note, facts)
+        case "lane_next":
+            return _first(note, facts)
         case _:
             pass
     found = facts.steps.get(note.step)
@@ -85,17 +92,27 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
     if note.kind == "maybe_blocked" and taken is not None and not taken.worker.blocked_ms:
         return None
     step = facts.view.step(note.step) if note.step else None
-    since_ms = step.since_ms if step and note.kind not in _TIMELESS else 0
+    since_ms = step.since_ms if step and note.kind not in ("worker_lost", *_BLOCKED) else 0
     when = f" ({since(since_ms, facts.now_ms)})" if since_ms else ""
     is_timed = note.kind in ("timed_wait", "provider_busy")
     if step and is_timed and facts.now_ms - step.due_ms > OVERDUE_MS:
-        text = f"{note.text}, which was {age(facts.now_ms - step.due_ms)} ago"
-        command = "treadle doctor"
-        return Reason(kind="overdue", level="problem", text=text, command=command, step=step.id)
+        return Reason(
+            kind="overdue",
+            level="problem",
+            text=f"{note.text}, which was {age(facts.now_ms - step.due_ms)} ago",
+            command=note.command,  # Somebody may do what the timer has not done.
+            step=step.id,
+            since_ms=step.due_ms,
+        )
+    text = note.text
+    if step and note.kind == "unserved":
+        text += silent_text(facts, step.type)
+    if step and note.kind in _BLOCKED:
+        since_ms = facts.now_ms - max((w.blocked_ms for w in serving(step, facts)), default=0)
     return Reason(
         kind=note.kind,
         level=_LEVELS[note.kind],
-        text=f"{note.text}{when}",
+        text=f"{text}{when}",
         command=note.command,
         step=note.step,
         since_ms=since_ms,
@@ -105,18 +122,18 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
 
 def _engine_down(note: Note, facts: Facts) -> Reason:
     engine = facts.engine
-    text = note.text
+    text = f"{note.text}{silent_text(facts)}"
     if engine.handled_ms:
         when = f"{date(engine.handled_ms)}, {age(facts.now_ms - engine.handled_ms)} ago"
         text = f"{text}; one handled its last event at {when}"
     if engine.pending:
-        text = f"{text}; {_waiting(engine.pending)}"
+        text = f"{text}; {_waiting(engine, facts.now_ms)}"
     return Reason(
         kind="engine_down",
         level="problem",
         text=text,
         command=note.command,
-        since_ms=engine.handled_ms,
+        since_ms=engine.handled_ms or engine.oldest_ms,
     )
 
 
@@ -145,36 +162,55 @@ def _queued(note: Note, facts: Facts) -> Reason:
     )
 
 
+def _first(note: Note, facts: Facts) -> Reason:
+    requested_ms = facts.view.requested_ms
+    return Reason(
+        kind="lane_next",
+        level="works",
+        text=f"{note.text} (queued {since(requested_ms, facts.now_ms)})",
+        since_ms=requested_ms,
+    )
+
+
 # ---------------------------------------------------------------- server, engines, the end
 
 
 def _storage(facts: Facts) -> list[Reason]:
-    return [
-        Reason(
-            kind="storage",
-            level="problem",
-            text=f"the server takes no more writes: {fault.text}",
-            command=fault.remedy,
-        )
-        for fault in facts.storage
-    ]
+    return [_fault(fault, facts.now_ms) for fault in facts.storage]
+
+
+def _fault(fault: StorageFault, now_ms: int) -> Reason:
+    text = f"the server takes no more writes: {fault.text}"
+    if fault.stored_ms:
+        when = f"{date(fault.stored_ms)}, {age(now_ms - fault.stored_ms)} ago"
+        text = f"{text}; the last message before it was stored at {when}"
+    return Reason(
+        kind="storage",
+        level="problem",
+        text=text,
+        command=fault.remedy,
+        since_ms=fault.stored_ms,
+    )
 
 
 def _behind(facts: Facts) -> list[Reason]:
     engine = facts.engine
-    runs = any(process.role == "engine" for process in facts.presence)
-    if not runs or not engine.oldest_ms or facts.now_ms - engine.oldest_ms < BEHIND_MS:
+    if not any(process.role == "engine" for process in facts.presence) or not engine.oldest_ms:
         return []
-    text = (
-        f"an engine runs and is behind: {_waiting(engine.pending)} in this run's partition, the "
-        f"oldest {since(engine.oldest_ms, facts.now_ms)}"
-    )
+    waits = _waiting(engine, facts.now_ms, " in this run's partition")
+    if engine.halt is not None:
+        text = f"an engine runs and is given no events: {halt_text(engine.halt, facts.now_ms)}; "
+        text, command = f"{text}{waits}", engine.halt.command
+    elif facts.now_ms - engine.oldest_ms >= BEHIND_MS:
+        text, command = f"an engine runs and is behind: {waits}", "treadle doctor"
+    else:
+        return []
     return [
         Reason(
             kind="engine_behind",
             level="problem",
             text=text,
-            command="treadle doctor",
+            command=command,
             since_ms=engine.oldest_ms,
         )
     ]
@@ -222,5 +258,9 @@ def _failed_at(view: RunView) -> str:
     return f"step {view.failed_step!r}{at}: "
 
 
-def _waiting(events: int) -> str:
-    return "one event waits" if events == 1 else f"{events} events wait"
+def _waiting(engine: EngineFacts, now_ms: int, where: str = "") -> str:
+    count = engine.pending
+    waits = f"{'one event waits' if count == 1 else f'{count} events wait'}{where}"
+    if not engine.oldest_ms:
+        return waits
+    return f"{waits}, {'' if count == 1 else 'the oldest '}{since(engine.oldest_ms, now_ms)}"

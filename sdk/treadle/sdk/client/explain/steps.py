@@ -8,18 +8,22 @@ given out ───────> executing | slot_wait | starting | holder_gone
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treadle.sdk import chunks
-from treadle.sdk.client.explain.facts import Facts, StepFacts, Taken
+from treadle.sdk.client.explain.facts import Facts, Halt, StepFacts, Taken
 from treadle.sdk.client.explain.reason import Level, Reason, ReasonKind
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import StepView
-from treadle.sdk.messages import WorkerPresence
-from treadle.sdk.times import age, since, until
+from treadle.sdk.messages import Beat, WorkerPresence
+from treadle.sdk.times import age, date, since, until
 
 YOUNG_MS = 2_000
 """What was written as recently is on its way: nobody is to blame yet."""
 OVERDUE_MS = 5_000
 """Timers fire within 250 ms of their time; after this long one has to wonder."""
+HOLDERS_SHOWN_MAX = 3
+"""Runs that hold slots, and processes that are silent, named in one reason."""
 _DOCTOR = "treadle doctor"
 
 
@@ -75,8 +79,10 @@ def _delayed(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
     if facts.now_ms - step.due_ms > OVERDUE_MS:
         if step.doing == "delayed" and not serving(step, facts):
             return None
-        late = f"was due {since(step.due_ms, facts.now_ms)}, and has not been sent on"
-        return _reason("overdue", "problem", step, late, command=_DOCTOR)
+        late = f"was due at {date(step.due_ms)}, {age(facts.now_ms - step.due_ms)} ago, and has "
+        late += "not been sent on"
+        since_ms = step.due_ms
+        return _reason("overdue", "problem", step, late, command=_DOCTOR, since_ms=since_ms)
     when = f"({until(step.due_ms, facts.now_ms)})"
     if failure is None:
         text = f"pauses before {_what(step)} {when}"
@@ -106,7 +112,8 @@ def _in_line(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
         )
     ]
     if len(busy) == len(workers):
-        count = sum(len(loads[worker.incarnation].held) for worker in workers)
+        beats = [loads[worker.incarnation] for worker in workers]
+        count = sum(len(beat.held) for beat in beats)
         slots = sum(worker.concurrency for worker in workers)
         more = "more than " if found.is_more else ""
         tasks = "task of its type is" if found.before == 1 else "tasks of its type are"
@@ -114,15 +121,57 @@ def _in_line(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
         are = "its worker is" if len(workers) == 1 else f"its {len(workers)} workers are"
         text = (
             f"{_is_to(step)} and no worker has room for it: {are} busy with {count} executions of "
-            f"at most {slots}, and {before} before it ({when})"
+            f"at most {slots}{_holders(beats, facts.now_ms)}, and {before} before it ({when})"
         )
         return _reason("slots_busy", "pause", step, text, command="treadle worker app.py")
+    if found.halt is not None:
+        text = f"{_is_to(step)} ({when}), and the server gives it to no worker: "
+        text = f"{text}{halt_text(found.halt, facts.now_ms)}"
+        until_ms = found.halt.until_ms
+        command = found.halt.command
+        return _reason("untaken", "problem", step, text, command=command, until_ms=until_ms)
     if facts.now_ms - step.since_ms < YOUNG_MS or len(loads) < len(workers):
         return _reason("starting", "works", step, f"{_is_to(step)} ({when})")
     if any(worker.blocked_ms for worker in workers):
         return None
-    text = f"{_is_to(step)}, {len(workers)} workers serve it, and none has taken it ({when})"
+    serve = (
+        "one worker serves it, and has not"
+        if len(workers) == 1
+        else (f"{len(workers)} workers serve it, and none has")
+    )
+    text = f"{_is_to(step)}, {serve} taken it ({when})"
     return _reason("untaken", "problem", step, text, command=_DOCTOR)
+
+
+def halt_text(halt: Halt, now_ms: int) -> str:
+    """Return why the server gives out no messages of a consumer, with until when."""
+    return f"{halt.text} ({until(halt.until_ms, now_ms)})" if halt.until_ms else halt.text
+
+
+def silent_text(facts: Facts, type: str = "") -> str:
+    """Return which processes are recorded and give no sign of life; without a type, engines."""
+    names = [
+        f"{each.role} {each.name or each.incarnation!r}"
+        for each in facts.silent
+        if (type in each.types if type else each.role == "engine")
+    ]
+    if not names:
+        return ""
+    gives = "gives" if len(names) == 1 else "give"
+    return f"; {_listed(names)} {gives} no sign of life: dead, stopped, or cut off from the server"
+
+
+def _holders(beats: Sequence[Beat], now_ms: int) -> str:
+    """Return who holds the slots of workers, and since when, the longest first."""
+    held = [each for beat in beats for each in beat.held if each.executing_ms > 0]
+    held.sort(key=lambda each: -each.executing_ms)
+    runs = [f"run {each.run} ({since(now_ms - each.executing_ms, now_ms)})" for each in held]
+    return f", held by {_listed(runs)}" if runs else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - HOLDERS_SHOWN_MAX
+    return f"{', '.join(names[:HOLDERS_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}"
 
 
 # ---------------------------------------------------------------- with a worker
@@ -131,10 +180,11 @@ def _in_line(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
 def _held(step: StepView, found: StepFacts, taken: Taken, facts: Facts) -> Reason:
     worker = f"worker {taken.worker.name or taken.worker.incarnation!r}"
     if taken.held.executing_ms == 0:
+        beats = [each for each in facts.beats if each.presence == taken.worker]
         text = (
             f"{_is_to(step)} and waits for a slot of {worker}, which holds {taken.executions} "
-            f"tasks and executes {taken.worker.concurrency} at once "
-            f"({since(step.since_ms, facts.now_ms)})"
+            f"tasks and executes {taken.worker.concurrency} at once"
+            f"{_holders(beats, facts.now_ms)} ({since(step.since_ms, facts.now_ms)})"
         )
         return _reason("slot_wait", "pause", step, text, command="treadle worker app.py")
     began_ms = step.since_ms
@@ -153,9 +203,11 @@ def _held(step: StepView, found: StepFacts, taken: Taken, facts: Facts) -> Reaso
     return _reason("executing", "works", step, "; ".join(parts), since_ms=began_ms)
 
 
-def _given_out(step: StepView, facts: Facts) -> Reason:
+def _given_out(step: StepView, facts: Facts) -> Reason | None:
     when = since(step.since_ms, facts.now_ms)
     workers = serving(step, facts)
+    if not workers:
+        return None
     heard = {beat.presence.incarnation for beat in facts.beats}
     is_certain = all(worker.incarnation in heard for worker in workers)
     if facts.now_ms - step.since_ms < YOUNG_MS or not is_certain:
@@ -168,6 +220,7 @@ def _given_out(step: StepView, facts: Facts) -> Reason:
     text = (
         f"{_is_to(step)}, was given to a worker ({when}), and none that lives has it: that worker "
         "has died, or lost its connection. An engine gives it out again within seconds"
+        f"{silent_text(facts, step.type)}"
     )
     command = f"treadle run watch {facts.view.id}"
     return _reason("holder_gone", "pause", step, text, command=command)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.sdk.bus.acks import time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client.explain.facts import StorageFault
@@ -46,6 +47,7 @@ async def storage_faults(store: Store) -> tuple[StorageFault, ...]:
     """Return for what reasons runs could not be stored."""
     s = store.subjects
     found: list[StorageFault] = []
+    stored_ms = 0
     for stream in (s.events_stream, s.steps_stream, s.runs_stream):
         try:
             info = await store.js.api(f"STREAM.INFO.{stream}")
@@ -53,15 +55,18 @@ async def storage_faults(store: Store) -> tuple[StorageFault, ...]:
             text = f"stream {stream} cannot be read ({error})"
             found.append(StorageFault(text, "treadle doctor"))
             continue
+        last_ms = time_us(info["state"]["last_ts"]) // 1_000 if info["state"]["messages"] else 0
+        stored_ms = max(stored_ms, last_ms)
         if text := full_text(stream, info):
-            found.append(StorageFault(text, f"nats stream edit {stream}, or delete old runs"))
+            remedy = f"nats stream edit {stream}, or delete old runs"
+            found.append(StorageFault(text, remedy, last_ms))
     if fault := await _account_fault(store):
         found.append(fault)
     if not found:
         try:
             await probe(store, "explain", PROBE_S)
         except ServerError as error:
-            found.append(StorageFault(str(error).rstrip("."), "treadle doctor"))
+            found.append(StorageFault(str(error).rstrip("."), "treadle doctor", stored_ms))
     return tuple(found)
 
 
