@@ -8,10 +8,12 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.cli.conftest import Run
+from tests.client.stage import Stage, chain, done, play
 from tests.engine.stand import Stand, loop, open_stand
 
-from treadle.cli import exits
+from treadle.cli import exits, output
 from treadle.sdk import Retry
 from treadle.sdk.settings import Settings
 from treadle.worker import LoopContext, Worker
@@ -52,7 +54,7 @@ def ran(settings: Settings, *runs: str) -> None:
 
 
 def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
-    treadle: Run, settings: Settings
+    treadle: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran(settings, "r1", "r2")
     spans = treadle("run", "timeline", "r1", "--json").lines
@@ -75,7 +77,12 @@ def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
     assert "r1  one-loop  completed" in shown
     assert "iteration 1, attempt 2" in shown and "failed  ValueError: not yet" in shown
     assert "█" in shown and "░" in shown and "steer m1" in shown
-    assert treadle("run", "timeline", "r1", "--step", "none", "--json").out == ""
+    assert treadle("run", "timeline", "r1", "--step", "loop", "--json").lines == spans
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "WIDTH_OFF_TERMINAL", 60)
+        narrow = treadle("run", "timeline", "r1").out
+    assert "█" not in narrow and "iteration 1, attempt 2" in narrow
+    assert max(map(len, narrow.splitlines())) <= 72, "the last column wraps"
 
     found = treadle("run", "diff", "r1", "r2", "--json").json
     assert [row.get("changed", []) for row in found["rows"]] == [["output"], ["output"], [], []]
@@ -86,3 +93,27 @@ def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
     error = treadle("run", "diff", "r1", "--json", code=exits.USAGE).json["error"]
     assert "Give OTHER, or --iterations N M." in error["message"]
     treadle("run", "diff", "r1", "gone", code=exits.UNKNOWN)
+
+
+def test_a_step_that_is_not_there_is_an_error_and_not_the_same(
+    treadle: Run, settings: Settings
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        for run in ("r1", "r2"):
+            await stage.document(run, definition=version, steps={"first": done()})
+
+    play(settings, story)
+    for arguments in (
+        ("timeline", "r1"),
+        ("diff", "r1", "r2"),
+        ("diff", "r1", "--iterations", "0", "1"),
+        ("logs", "r1"),
+    ):
+        error = treadle("run", *arguments, "--step", "no", "--json", code=exits.USAGE).json["error"]
+        assert error["message"].startswith(
+            "run 'r1' has no step 'no': workflow 'flow' has 'first', 'loop'."
+        )
+    told = treadle("run", "logs", "r1")
+    assert told.out == "" and "no such line is kept" in told.err
+    assert treadle("run", "logs", "r1", "--json").err == ""

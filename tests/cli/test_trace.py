@@ -13,7 +13,7 @@ from opentelemetry import trace
 from tests.cli.conftest import Run
 from tests.telemetry.test_trees import a_worker, report
 
-from treadle.cli import exits
+from treadle.cli import exits, output
 from treadle.sdk.settings import Settings
 from treadle.sdk.testing import local
 from treadle.sdk.tracing import names
@@ -34,7 +34,7 @@ def finished(settings: Settings, **given: Any) -> None:
 
 
 def test_a_finished_run_is_drawn_as_a_tree_with_times_and_errors(
-    treadle: Run, settings: Settings
+    treadle: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished(settings, last=3, fails_at=1)
     out = treadle("run", "trace", "run").out
@@ -57,6 +57,11 @@ def test_a_finished_run_is_drawn_as_a_tree_with_times_and_errors(
         "   └─ iteration 3",
     ]
     assert "RuntimeError: no luck" in out and re.search(r"wait retry +1\d\dms", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "WIDTH_OFF_TERMINAL", 60)
+        narrow = treadle("run", "trace", "run").out.splitlines()
+    assert all(len(line) <= 60 for line in narrow if "no luck" not in line)
+    assert not any("▇" in line for line in narrow)
     data = json.loads(treadle("run", "trace", "run", "--json").out)
     assert data["trace_id"] in shape[0] and not data["open"]
     assert len({span["span_id"] for span in data["spans"]}) == len(data["spans"])

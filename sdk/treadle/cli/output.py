@@ -31,6 +31,8 @@ WRAPPED_CHARS_MIN = 24
 """A column that wraps is at least so wide; narrower ones are unreadable."""
 CUT_CHARS_MIN = 4
 """A column that is cut to less says nothing and is left out."""
+BARS_COLUMNS_MIN = 100
+"""On a narrower terminal bars are left out: they break the lines they are in."""
 _GAP = "  "
 
 # Control characters, and those that reorder what is shown. A line's end and a tab are harmless.
@@ -59,6 +61,16 @@ def console(stream: TextIO | None = None) -> Console:
     out = stream or sys.stdout
     width = None if out.isatty() else WIDTH_OFF_TERMINAL
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+
+
+def width() -> int:
+    """Return the columns there are."""
+    return console().width
+
+
+def has_bars() -> bool:
+    """Whether there is room for bars beside what they are of."""
+    return width() >= BARS_COLUMNS_MIN
 
 
 def emit(value: Any) -> None:

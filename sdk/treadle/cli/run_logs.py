@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
 
+_NONE = (
+    "no such line is kept. Of a handler that is what ctx.logger says, and of other loggers what is "
+    "at least as grave as its Worker's capture_logs, which is warning by default."
+)
+
 
 class Level(StrEnum):
     """Levels of log lines."""
@@ -50,12 +55,16 @@ def logs(
         from treadle.cli import views
 
         loops = views.loops_of(await client.get(run))
+        is_any = False
         found = client.logs(run, step=step, iteration=iteration, level=level, follow=follow)
         async for line in found:
+            is_any = True
             if json:
                 output.emit(line)
             else:
                 _say(line, loops)
+        if not is_any and not json:
+            output.remark(_NONE)
         return exits.code_of_status((await client.get(run)).status) if follow else exits.OK
 
     return runs.run(url, namespace, show)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 BAR_CHARS = 24
 _MARKS = {"attempt": "█", "pause": "·", "wait": "░", "parked": "░", "signal": "░", "lane": "░"}
-_OUTPUT_CHARS_MAX = 60
+_BAR = 4
+"""The column of the bars."""
+_SHORT_CHARS_MAX = 60
 
 Step = Annotated[
     str | None, typer.Option("--step", metavar="STEP", help="Only this step of the run.")
@@ -66,18 +68,22 @@ def diff(
 
 async def _timeline(client: Client, run: str, step: str | None, *, as_json: bool) -> int:
     found = await client.timeline(run)
-    spans = [span for span in found.spans if step in (None, span.step)]
+    found = found.of_step(step) if step else found
     if as_json:
-        for span in spans:
+        for span in found.spans:
             output.emit(span)
         return exits.OK
     now_ms = found.ended_ms or time.time_ns() // 1_000_000
     output.say(
         f"{found.run}  {found.workflow}  {found.status}", output.STYLES.get(found.status, "")
     )
-    rows = [_span_row(span, found, now_ms) for span in spans]
+    rows = [_span_row(span, found, now_ms) for span in found.spans]
+    headings: tuple[str, ...] = ("AT", "STEP", "WHAT", "TOOK", "", "HOW IT ENDED")
+    if not output.has_bars():
+        headings = (*headings[:_BAR], *headings[_BAR + 1 :])
+        rows = [(*row[:_BAR], *row[_BAR + 1 :]) for row in rows]
     if rows:
-        output.table(("AT", "STEP", "WHAT", "TOOK", "", "HOW IT ENDED"), rows)
+        output.table(headings, rows)
     return exits.OK
 
 
@@ -96,11 +102,14 @@ async def _diff(
     if iterations is not None:
         found = diff_iterations(left, *iterations, step or "")
     else:
-        found = diff_runs(left, await client.timeline(other or ""))
+        right = await client.timeline(other or "")
+        if step:
+            left, right = left.of_step(step), right.of_step(step)
+        found = diff_runs(left, right)
     if as_json:
         output.emit(found)
     else:
-        _show(found, step)
+        _show(found)
     return exits.OK
 
 
@@ -134,16 +143,19 @@ def _bar(span: Span, begin_ms: int, end_ms: int) -> str:
     return " " * first + _MARKS[span.kind] * length + " " * (BAR_CHARS - first - length)
 
 
-def _show(found: Difference, step: str | None) -> None:
-    rows = [row for row in found.rows if step in (None, row.step)]
+def _show(found: Difference) -> None:
     headings = ("STEP", "ITERATION", found.left, found.right, "DIFFERS IN")
-    output.table(headings, [_diff_row(row) for row in rows])
-    for row in rows:
+    output.table(headings, [_diff_row(row) for row in found.rows])
+    for row in found.rows:
         for name, cell in ((found.left, row.left), (found.right, row.right)):
             if cell is not None and "output" in row.changed:
                 where = f"{row.step} {row.iteration}"
-                output.say(output.one_line(f"{where}  {name}  {_short(bytes(cell.output))}"))
-    output.say("the same" if not any(row.changed for row in rows) else "different")
+                output.say(
+                    output.one_line(
+                        f"{where}  {name}  {_short(bytes(cell.output).decode(errors='replace'))}"
+                    )
+                )
+    output.say("the same" if found.is_same else "different")
 
 
 def _diff_row(row: Row) -> tuple[str, ...]:
@@ -171,10 +183,9 @@ def _cell(cell: Cell | None) -> str:
         parts.append(f"{spent.tool_calls} calls")
     if spent.cost_micro_usd:
         parts.append(f"{spent.cost_usd:g} USD")
-    parts += [failure.split("\n")[0] for failure in cell.failures]
+    parts += [_short(failure.split("\n")[0]) for failure in cell.failures]
     return ", ".join(parts)
 
 
-def _short(raw: bytes) -> str:
-    text = raw.decode(errors="replace")
-    return text if len(text) <= _OUTPUT_CHARS_MAX else f"{text[: _OUTPUT_CHARS_MAX - 1]}…"
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT_CHARS_MAX else f"{text[: _SHORT_CHARS_MAX - 1]}…"

@@ -19,6 +19,8 @@ TRACE_URL = "TREADLE_TRACE_URL"
 BAR_CHARS = 24
 SHOWN_WAIT_US_MIN = 10_000
 _NAME_CHARS_MAX = 56
+_NAME_CHARS_MIN = 24
+_TOOK_CHARS = 9
 
 
 def link(found: RunTrace, *, as_json: bool) -> None:
@@ -52,11 +54,17 @@ def show(found: RunTrace, limit: int) -> None:
         output.say(f"trace {found.trace_id}{how}", "dim")
     whole = (root.start_us, max(root.end_us, root.start_us + 1))
     below = _children(spans)
+    bars = output.has_bars()
+    name_chars = _NAME_CHARS_MAX
+    if not bars:
+        room = output.width() - _TOOK_CHARS - 1
+        name_chars = max(_NAME_CHARS_MIN, min(_NAME_CHARS_MAX, room))
     for prefix, span, left_out in _lines(root, below, limit):
         if left_out:
             output.say(f"{prefix}… {left_out} more", "dim")
             continue
-        _line(prefix, span, whole, is_open=(span.trace_id, span.span_id) in is_open)
+        bar = f"  {_bar(span, whole)}" if bars else ""
+        _line(prefix, span, name_chars, bar, is_open=(span.trace_id, span.span_id) in is_open)
 
 
 def _children(spans: Sequence[Span]) -> dict[tuple[str, str], list[Span]]:
@@ -110,14 +118,14 @@ def _lines(
     return go(root, "", "")
 
 
-def _line(prefix: str, span: Span, whole: tuple[int, int], *, is_open: bool) -> None:
+def _line(prefix: str, span: Span, name_chars: int, bar: str, *, is_open: bool) -> None:
     name = output.one_line(span.name)
     label = f"{prefix}{name}"
-    if len(label) > _NAME_CHARS_MAX:
-        label = label[: _NAME_CHARS_MAX - 1] + "…"
+    if len(label) > name_chars:
+        label = label[: name_chars - 1] + "…"
     took = f"{duration(span.end_us - span.start_us)}{'…' if is_open else ''}"
     about = "  ".join(_about(span))
-    line = f"{label:<{_NAME_CHARS_MAX}} {took:>9}  {_bar(span, whole)}  {about}".rstrip()
+    line = f"{label:<{name_chars}} {took:>{_TOOK_CHARS}}{bar}  {about}".rstrip()
     output.say(line, "red" if span.error else "cyan" if is_open else "")
 
 

@@ -18,6 +18,7 @@ from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.client.requests import require
 from treadle.sdk.client.store import Store
+from treadle.sdk.client.view import no_step
 from treadle.sdk.client.waiter import Waiter
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
@@ -105,7 +106,4 @@ async def _check_step(store: Store, run: str, document: RunDocument | None, step
     definition = await store.definition(document.workflow, document.definition)
     known = [each.id for each in definition.steps] if definition else []
     if known and step not in known:
-        raise UserError(
-            f"run {run!r} has no step {step!r}: workflow {document.workflow!r} has "
-            f"{', '.join(map(repr, known))}. Name one of these, or none for all."
-        )
+        raise no_step(run, document.workflow, known, step)

@@ -14,7 +14,7 @@ import msgspec
 from treadle.sdk.asks import Ask
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
-from treadle.sdk.errors import StoredUnreadable
+from treadle.sdk.errors import StoredUnreadable, UserError
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import (
     Delayed,
@@ -118,6 +118,14 @@ class Held(msgspec.Struct, frozen=True):
     time_ms: int
     sequence: int = 0
     """The token: what an execution holds that may settle it."""
+
+
+def no_step(run: str, workflow: str, known: Sequence[str], step: str) -> UserError:
+    """Return the error that a run's workflow has no step of that id."""
+    return UserError(
+        f"run {run!r} has no step {step!r}: workflow {workflow!r} has "
+        f"{', '.join(map(repr, known))}. Name one of these, or none for all."
+    )
 
 
 def damaged_note(run: str, error: StoredUnreadable) -> Note:

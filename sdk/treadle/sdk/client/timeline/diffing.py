@@ -64,6 +64,7 @@ def diff_runs(left: Timeline, right: Timeline) -> Difference:
 
 def diff_iterations(run: Timeline, left: int, right: int, step: str = "") -> Difference:
     """Compare two iterations of a loop of one run; raise ``UserError`` if one is not there."""
+    run = run.of_step(step) if step else run
     found = cells_of(run)
     loops = [step] if step else sorted({name for name, _ in found if name in run.loops})
     if len(loops) != 1:

@@ -57,6 +57,7 @@ def timeline_of(
         status=view.status,
         requested_ms=view.requested_ms,
         ended_ms=view.ended_ms,
+        steps=tuple(step.id for step in view.steps),
         loops=tuple(step.id for step in view.steps if step.kind == "agent_loop"),
         spans=fold.finished(),
     )

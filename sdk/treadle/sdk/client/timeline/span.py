@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.client.view import no_step
 from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -49,6 +50,15 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     requested_ms: int
     ended_ms: int = 0
     """0 while it lives."""
+    steps: tuple[str, ...] = ()
+    """All steps of the workflow."""
     loops: tuple[str, ...] = ()
     """Steps that iterate."""
     spans: tuple[Span, ...] = ()
+
+    def of_step(self, step: str) -> Timeline:
+        """Return what one step did; raise ``UserError`` if the workflow has none of that id."""
+        if self.steps and step not in self.steps:
+            raise no_step(self.run, self.workflow, self.steps, step)
+        spans = tuple(span for span in self.spans if span.step == step)
+        return msgspec.structs.replace(self, spans=spans)
