@@ -264,7 +264,9 @@ class LaneGranted(
 
 
 SettleEvent = StepContinued | StepWaiting | StepCompleted | StepFailed
-TaskEvent = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost | TaskDue
+Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
+"""What an execution ends with: its own verdict, or that there will be none."""
+TaskEvent = Settled | TaskDue
 ClientEvent = RunRequested | SignalReceived | MessageSent | CancelRequested | ResumeRequested
 Event = TaskEvent | ClientEvent | TimerFired | LaneGranted
 

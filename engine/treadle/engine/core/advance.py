@@ -41,6 +41,7 @@ from treadle.sdk.messages import (
     Parked,
     Register,
     ResumeRequested,
+    Settled,
     Sleeping,
     StepCompleted,
     StepContinued,
@@ -63,7 +64,6 @@ REASON_CHARS_MAX = 500
 """Of what a step says it waits for: it stands in the run's document."""
 
 Work = TaskStep | AgentLoopStep
-Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
 RegisterEvent = Settled | TaskDue | TimerFired | ResumeRequested | MessageSent
 
 

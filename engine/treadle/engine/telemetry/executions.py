@@ -13,17 +13,13 @@ from treadle.engine.telemetry.instruments import Point
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.messages import (
     Event,
-    StepCompleted,
-    StepContinued,
+    Settled,
     StepFailed,
-    StepWaiting,
     TaskLost,
 )
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
 from treadle.sdk.tracing.span import SpanPart
-
-Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
 from treadle.sdk.messages import (
     RunRequested,
+    Settled,
     StepCompleted,
     StepContinued,
     StepFailed,
@@ -23,8 +24,6 @@ from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import NOTHING, Spent, plus
 from treadle.sdk.tracing import ids, names
 from treadle.sdk.tracing.span import Span, SpanLink, SpanPart, Value
-
-Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
 
 HASH_CHARS = 12
 SHORT_WAITS = ("loop delay", "retry", "parked")

@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     LaneGranted,
     ResumeRequested,
     RunRequested,
+    Settled,
     StepCompleted,
     StepContinued,
     StepFailed,
@@ -30,7 +31,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
 from treadle.sdk.tracing import ids, names
-from treadle.sdk.tracing.drawing import Pen, Settled, usage
+from treadle.sdk.tracing.drawing import Pen, usage
 from treadle.sdk.tracing.span import Span, Value
 
 PAUSE_US_MIN = 20_000
