@@ -7,20 +7,22 @@ consumer is paused, a schedule is gone. The client is asked, and then the comman
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Done, environment
+from tests.cli.conftest import Done
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop
 from tests.engine.test_explain import explained, handling, holding, task
 
 from treadle.cli import exits
+from treadle.cli.main import main
 from treadle.engine.documents import Documents
 from treadle.engine.lane_log import LaneLog
 from treadle.engine.registers import Registers
@@ -48,15 +50,19 @@ class Slow:
 
 
 async def command(stand: Stand, *arguments: str) -> Done:
-    """Run ``treadle`` as a process on the stand."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "treadle.cli", *arguments),
-        env=environment(stand.settings),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Done(process.returncode or 0, out.decode(), err.decode())
+    """Call the entry point of ``treadle`` on the stand, in a thread."""
+    place = ("--url", stand.settings.url, "--namespace", stand.settings.namespace)
+    out, err = io.StringIO(), io.StringIO()
+
+    def call() -> int:
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main([*arguments, *place])
+            except SystemExit as ended:
+                return int(ended.code or 0)
+        raise AssertionError("it returned")
+
+    return Done(await asyncio.to_thread(call), out.getvalue(), err.getvalue())
 
 
 # ---------------------------------------------------------------- a slow engine
@@ -195,9 +201,8 @@ def test_a_task_that_the_server_gives_to_no_worker_says_why_and_what_undoes_it(
         assert reason.until_ms > told.at_ms and "(since 2" in reason.text
         assert reason.command == f"nats consumer resume {stream} {name}"
 
-        shown, told_json = await asyncio.gather(
-            command(stand, "explain", "r3"), command(stand, "explain", "r3", "--json")
-        )
+        shown = await command(stand, "explain", "r3")
+        told_json = await command(stand, "explain", "r3", "--json")
         assert (shown.code, told_json.code) == (exits.STUCK, exits.STUCK)
         (found,) = told_json.json["reasons"]
         assert (found["kind"], found["command"]) == ("untaken", reason.command)
