@@ -10,8 +10,7 @@ import asyncio
 import io
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.cli.conftest import Done
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop
 from tests.engine.test_explain import explained, handling, holding, task
+from tests.engine.test_why_it_waits import in_a_thread
 
 from treadle.cli import exits
 from treadle.cli.main import main
@@ -287,18 +287,6 @@ def test_a_delay_whose_schedule_is_gone_is_overdue(
 
 
 # ---------------------------------------------------------------- a worker that stands still
-
-
-@asynccontextmanager
-async def in_a_thread(stand: Stand, worker: Worker) -> AsyncIterator[None]:
-    """Run a worker on a loop of its own, which its handlers may block."""
-    thread = threading.Thread(target=lambda: asyncio.run(worker.run(stand.settings)))
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        await asyncio.to_thread(thread.join)
 
 
 def test_a_task_that_one_of_two_workers_may_have_names_the_one_that_stands_still(

@@ -57,7 +57,7 @@ async def _until_noted(stand: Stand, run: str, text: str) -> str:
 
 
 @asynccontextmanager
-async def _in_a_thread(stand: Stand, worker: Worker) -> AsyncIterator[None]:
+async def in_a_thread(stand: Stand, worker: Worker) -> AsyncIterator[None]:
     """Run a worker on a loop of its own, which its handlers may block."""
     thread = threading.Thread(target=lambda: asyncio.run(worker.run(stand.settings)))
     thread.start()
@@ -93,7 +93,7 @@ def test_a_blocked_event_loop_is_named_by_doctor_and_by_the_runs_behind_it(
 
     async def story(stand: Stand) -> None:
         await stand.engine()
-        async with _in_a_thread(stand, worker):
+        async with in_a_thread(stand, worker):
             try:
                 await stand.client.start(_task("blocks"), None, id="r1")
                 await _until_noted(stand, "r1", "has been blocked for")
