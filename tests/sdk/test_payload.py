@@ -177,6 +177,14 @@ def test_a_type_that_is_not_given_means_plain_values() -> None:
     assert decode("x", msgspec.Raw(b"[1]")) == [1]
 
 
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(object, {"a": [1, None]}), (dict[str, object], {"a": [1]}), (list[object], [{}, 1, None])],
+)
+def test_object_means_any_value(type_: Any, value: object) -> None:
+    assert decode("input", encode("input", value), type_) == value
+
+
 def test_subclasses_of_plain_types_are_written_as_what_they_are() -> None:
     class Name(str): ...
 

@@ -60,6 +60,8 @@ def to_fields(value: Any) -> object:
 
 def from_plain(type_: Any, plain: object) -> object:
     """Return an instance of a type msgspec does not know, made from plain data."""
+    if type_ is object:
+        return plain  # Whatever it is, as the JSON schema of such a type says.
     if not is_model_type(type_):
         raise TypeError(f"a {name_of(type_)} has no JSON form")
     return _validated(type_.model_validate_json, msgspec.json.encode(plain))
