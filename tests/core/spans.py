@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from treadle.sdk.messages import StepCompleted, StepContinued, StepFailed, StepWaiting, TaskLost
+from msgspec.structs import replace
+
+from treadle.sdk.messages import (
+    RunRequested,
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    StepWaiting,
+    TaskLost,
+)
 from treadle.sdk.tracing import names
 from treadle.sdk.tracing.fold import RunFold
 from treadle.sdk.tracing.span import Span
@@ -16,15 +25,24 @@ if TYPE_CHECKING:
 TRACE = f"{'7' * 32}-01"
 
 
-def spans_of(world: World, *, live: bool = False) -> list[Span]:
-    """Fold the log, then the document as it stands in the end."""
+def spans_of(world: World, *, live: bool = False, is_early: bool = False) -> list[Span]:
+    """Fold the log, then the document as it stands in the end.
+
+    With ``is_early`` a document in which every step has begun is read before their events.
+    """
     assert world.document is not None
     fold = RunFold(world.document.run, world.plan.definition, live=live)
     spans: list[Span] = []
+    begun = {
+        name: replace(entry, status="active", ended_ms=0)
+        for name, entry in world.document.steps.items()
+    }
     for event, moment in world.log.values():
         if isinstance(event, TaskLost) and (event.step, event.token) not in world.given_out:
             continue  # No such task was ever given out; only the engine has to bear it.
         spans += fold.event(event, moment.ms * 1_000)
+        if is_early and isinstance(event, RunRequested):
+            spans += fold.document(replace(world.document, status="running", steps=begun))
     spans += fold.document(world.document)
     assert fold.document(world.document) == [], "what is over is said once"
     return spans
@@ -33,6 +51,7 @@ def spans_of(world: World, *, live: bool = False) -> list[Span]:
 def check_spans(world: World) -> None:
     """One root in each trace, no orphan, no id twice; each committed iteration has its span."""
     spans = spans_of(world)
+    assert spans_of(world, is_early=True) == spans, "whenever the document was read"
     for found in (spans, spans_of(world, live=True)):
         ids = Counter((span.trace_id, span.span_id) for span in found)
         twice = [one for one, count in ids.items() if count > 1]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from opentelemetry.metrics import Meter
@@ -14,6 +15,7 @@ from tests.telemetry.receiver import Collector, collector
 from treadle.engine import Engine
 from treadle.engine.telemetry.beside import Tracing
 from treadle.engine.telemetry.exporting import OtlpExport
+from treadle.engine.telemetry.projector import Send
 from treadle.sdk import Client
 from treadle.sdk.settings import Settings
 from treadle.worker import Worker
@@ -51,27 +53,35 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(
+async def working(
     settings: Settings,
     worker: Worker,
-    taken: Collector,
-    export: OtlpExport,
+    send: Send,
     *,
     live: bool = False,
     content: bool = False,
     meter: Meter | None = None,
-) -> AsyncGenerator[Stand]:
-    """Set everything up, and take it down."""
-    tracing = Tracing(export.send, is_live=live, with_content=content)
+) -> AsyncGenerator[Client]:
+    """Run an engine that exports and a worker; return a client of theirs."""
+    tracing = Tracing(send, is_live=live, with_content=content)
     engine = Engine(settings, tracing=tracing, meter=meter)
     engine_task = asyncio.create_task(engine.run())
     await engine.ready.wait()
     worker_task = asyncio.create_task(worker.run(settings))
     try:
         async with Client.connect(settings=settings) as client:
-            yield Stand(client, worker, taken, settings)
+            yield client
     finally:
         worker.stop()
         await worker_task
         engine.stop()
         await engine_task
+
+
+@asynccontextmanager
+async def stand(
+    settings: Settings, worker: Worker, taken: Collector, export: OtlpExport, **options: Any
+) -> AsyncGenerator[Stand]:
+    """Set everything up, with the options of ``working``, and take it down."""
+    async with working(settings, worker, export.send, **options) as client:
+        yield Stand(client, worker, taken, settings)

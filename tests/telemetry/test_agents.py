@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.agent.durable.stand import PATIENCE_S, Stand, stand
-from tests.agent.durable.test_kill import payer, play
-from tests.agent.durable.test_subagents import clerk, lead, workflow
-from tests.agent.run.family import family
-from tests.nursery import agents
+from tests.agent.durable.stand import PATIENCE_S, stand
+from tests.agent.durable.test_kill import play
+from tests.telemetry import scenarios
 from tests.telemetry.receiver import Collector, Seen
+from tests.telemetry.researcher import TURNS, playing
+from tests.telemetry.scenarios import sub_agents_play
 from tests.telemetry.stand import exporting
 
 from treadle.engine.telemetry.exporting import OtlpExport
-from treadle.sdk.client import RunHandle
+from treadle.sdk.client import Client, RunHandle
 from treadle.sdk.settings import Settings
 from treadle.sdk.tracing.capture import VARIABLE
 
@@ -52,14 +50,22 @@ def check_content(spans: list[Seen]) -> None:
             assert returned == '"paid"' or str(next(iter(given.values()))) in returned
 
 
-async def check_tokens(run: RunHandle, spans: list[Seen]) -> None:
+async def check_tokens(run: RunHandle, spans: list[Seen], step: str = "pay") -> None:
     """The chats' tokens are those that the engine has counted, and so are the root's."""
-    spent = (await run.get()).step("pay").spent
+    spent = (await run.get()).step(step).spent
     chats = [span for span in spans if span.name.startswith("chat ")]
     sums = tuple(sum(span.attributes[name] for span in chats) for name in TOKENS)
     assert sums == (spent.input_tokens, spent.output_tokens)
     root = next(span for span in spans if span.name.startswith("invoke_workflow "))
     assert root.attributes["treadle.usage.input_tokens"] == spent.input_tokens
+
+
+async def check_told(client: Client, spans: list[Seen], run: str = "run") -> None:
+    """What was exported is what the client reads from the log, however the log was read."""
+    told = (await client.trace(run)).spans
+    assert {
+        (s.span_id, s.parent_id, s.name, s.start_ns // 1_000, s.end_ns // 1_000) for s in spans
+    } == {(s.span_id, s.parent_id, s.name, s.start_us, s.end_us) for s in told}
 
 
 def names(spans: list[Seen], prefix: str) -> list[str]:
@@ -75,13 +81,11 @@ def test_a_killed_worker_leaves_a_lost_iteration_and_no_call_is_told_twice(
 ) -> None:
     async def story(collector: Collector, export: OtlpExport) -> None:
         async with stand(settings, tmp_path, play, export.send, content=True) as place:
-            run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            assert await place.ended(place.worker(window, PAY_FINDS="yes")) == -9
-            place.worker(PAY_FINDS="yes")
-            assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}
+            run = await scenarios.killed_worker(place, window)
             spans = await traced(collector)
             await check_tokens(run, spans)
             check_content(spans)
+            await check_told(place.client, spans)
             lost = next(span for span in spans if span.name == "iteration 0 (worker lost)")
             assert lost.is_error and lost.attributes["error.type"] == "worker_lost"
             assert len(names(spans, "chat ")) == 3
@@ -101,22 +105,46 @@ def test_a_killed_worker_leaves_a_lost_iteration_and_no_call_is_told_twice(
         asyncio.run(story(collector, export))
 
 
+def test_a_workflow_whose_agent_takes_five_turns_with_tools_is_one_tree_with_every_call(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(collector: Collector, export: OtlpExport) -> None:
+        async with stand(settings, tmp_path, playing(), export.send) as place:
+            run = await scenarios.researched(place)
+            spans = await traced(collector)
+            await check_tokens(run, spans, "research")
+            tree = collector.tree("run")["invoke_workflow research_report"]
+            assert list(tree["invoke_agent research"]) == [f"iteration {n}" for n in range(TURNS)]
+            assert {"step fetch", "step report"} <= set(tree)
+            for n, (name, below) in enumerate(tree["invoke_agent research"].items()):
+                calls = {"execute_tool search_docs", "execute_tool read_page"}
+                expected = {"queue wait", "chat claude-test"} | (calls if n < TURNS - 1 else set())
+                assert set(below) == expected, name
+            kinds = {span.name: span.attributes.get("openinference.span.kind") for span in spans}
+            # Backends know a call by its operation, and an operation comes after a kind.
+            assert kinds["invoke_agent research"] == "AGENT"
+            assert (kinds["chat claude-test"], kinds["execute_tool read_page"]) == (None, None)
+            assert {kinds["iteration 0"], kinds["step fetch"], kinds["queue wait"]} == {"CHAIN"}
+            sessions = {s.attributes.get("session.id") for s in spans if "invoke_" in s.name}
+            assert sessions == {"run"}, "an agent's conversation is no session of its own"
+
+    with exporting(monkeypatch) as (collector, export):
+        asyncio.run(story(collector, export))
+
+
 def test_a_zombie_adds_nothing(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(collector: Collector, export: OtlpExport) -> None:
         async with stand(settings, tmp_path, play, export.send) as place:
-            run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            zombie = place.worker("worker.settle-before=stop@1", PAY_FINDS="yes")
-            await place.stopped(zombie)
-            place.worker(PAY_FINDS="yes")
-            assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}
+            stopped = await scenarios.zombie(place)
             before = await traced(collector)
-            await check_tokens(run, before)
-            zombie.send_signal(signal.SIGCONT)
+            await check_tokens(stopped.run, before)
+            await check_told(place.client, before)
+            lost = next(span for span in before if span.name == "iteration 0 (worker lost)")
+            assert lost.start_ns < lost.end_ns, "from when it was queued"
             # Its verdict is stored and stale; what it would add comes before a later run's end.
-            later = await place.client.start(payer(), "Pay order O-1.", id="later")
-            await asyncio.wait_for(later.result(), PATIENCE_S)
+            await stopped.wakes()
             await traced(collector, "later")
             assert collector.of_run("run") == before
 
@@ -128,11 +156,8 @@ def test_sub_agents_are_in_the_trace_of_their_caller_and_their_tokens_in_its_sum
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(collector: Collector, export: OtlpExport) -> None:
-        answers: Any = family(lead=lead, clerk=clerk)
-        async with stand(settings, tmp_path, answers, export.send, content=True) as place:
-            run = await place.client.start(workflow(), "Pay both.", id="run")
-            place.worker("", "family_member", PAY_STEPS="30", **{VARIABLE: "SPAN_ONLY"})
-            assert await asyncio.wait_for(run.result(), PATIENCE_S) == "All is paid."
+        async with stand(settings, tmp_path, sub_agents_play, export.send, content=True) as place:
+            run = await scenarios.sub_agents(place, **{VARIABLE: "SPAN_ONLY"})
             spans = await traced(collector)
             await check_tokens(run, spans)
             assert names(spans, "invoke_agent clerk") == ["invoke_agent clerk"] * 2
@@ -157,31 +182,14 @@ def test_sub_agents_are_in_the_trace_of_their_caller_and_their_tokens_in_its_sum
 def test_a_killed_engine_is_followed_by_one_that_writes_the_same_tree(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def engine(place: Stand, number: int) -> Any:
-        env = {
-            "TREADLE_NATS_URL": settings.url,
-            "TREADLE_NAMESPACE": settings.namespace,
-            "TREADLE_FAILPOINTS": "engine.before-ack=kill@4" if number == 0 else "",
-            VARIABLE: "SPAN_ONLY",
-        }
-        log = tmp_path / f"engine-{number}.log"
-        return agents().start("treadle.cli", "engine", env=env, log=log)
-
     async def story(collector: Collector) -> None:
-        async with stand(settings, tmp_path, play, serve=False) as place:
-            doomed = engine(place, 0)
-            run = await place.client.start(payer(), "Pay order O-0.", id="run")
-            place.worker(PAY_FINDS="yes")
-            assert await place.ended(doomed) == -9
-            follower = engine(place, 1)
-            try:
-                assert await asyncio.wait_for(run.result(), PATIENCE_S) == {"paid": 201}
-                spans = await traced(collector)
-                await check_tokens(run, spans)
-                check_content(spans)
-            finally:
-                follower.terminate()
-                follower.wait(20)
+        async with (
+            stand(settings, tmp_path, play, serve=False) as place,
+            scenarios.killed_engine(place, tmp_path, **{VARIABLE: "SPAN_ONLY"}) as run,
+        ):
+            spans = await traced(collector)
+            await check_tokens(run, spans)
+            check_content(spans)
 
     with exporting(monkeypatch) as (collector, _):
         asyncio.run(story(collector))

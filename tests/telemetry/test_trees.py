@@ -4,45 +4,27 @@ collector that takes OTLP over HTTP from the engine's own exporter."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from tests.telemetry import scenarios
+from tests.telemetry.scenarios import CANARY, a_worker, report, stood
 from tests.telemetry.stand import Stand, exporting, stand
 
-from treadle.sdk import Retry, RunHandle, Workflow
+from treadle.sdk import Workflow
 from treadle.sdk.settings import Settings
-from treadle.sdk.tracing.fold import PAUSE_US_MIN
-from treadle.worker import LoopContext, SyncTaskContext, TaskContext, Worker
+from treadle.worker import SyncTaskContext, TaskContext, Worker
 
 Story = Callable[[Stand], Coroutine[Any, Any, None]]
 Play = Callable[..., None]
-CANARY = "sk-canary-7c1f"
 
 
-def a_worker() -> Worker:
-    """Return a worker with a task, and a loop that fails once if it is asked to."""
-    worker = Worker()
-    failed: set[str] = set()
-
-    @worker.handler("fetch")
-    async def fetch(ctx: TaskContext[Any]) -> Any:
-        return ctx.input
-
-    @worker.handler("think")
-    async def think(ctx: LoopContext[dict[str, Any]]) -> Any:
-        last, fails_at = ctx.input["last"], ctx.input.get("fails_at", -1)
-        if ctx.iteration == fails_at and ctx.run not in failed:
-            failed.add(ctx.run)
-            raise RuntimeError("no luck")
-        if ctx.iteration == ctx.input.get("hangs_at", -1):
-            await asyncio.sleep(60)
-        if ctx.iteration == ctx.input.get("waits_at", -1) and not await ctx.messages():
-            return ctx.wait("a person", state=ctx.input)
-        return ctx.continue_(ctx.input) if ctx.iteration < last else ctx.complete({"k": CANARY})
+def looking_worker() -> Worker:
+    """Return the scenarios' worker, with tasks besides that say which span is theirs."""
+    worker = a_worker()
 
     @worker.handler("look")
     async def look(ctx: TaskContext[Any]) -> tuple[str, str]:
@@ -61,22 +43,13 @@ def here() -> tuple[str, str]:
     return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
 
 
-def report(**options: Any) -> Workflow[Any]:
-    """Return a workflow of a task and a loop."""
-    workflow: Workflow[Any] = Workflow("report")
-    workflow.task("fetch", "fetch")
-    loop: dict[str, Any] = {"max_iterations": 500, "retry": Retry(max_attempts=3, delay_s=0.1)}
-    workflow.agent_loop("think", "think", after=["fetch"], **loop | options)
-    return workflow
-
-
 @pytest.fixture
 def play(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Play a story on a stand."""
 
     def play(story: Story, **options: Any) -> None:
         async def on_stand(taken: Any, export: Any) -> None:
-            async with stand(settings, a_worker(), taken, export, **options) as place:
+            async with stand(settings, looking_worker(), taken, export, **options) as place:
                 await story(place)
 
         with exporting(monkeypatch) as (taken, export):
@@ -85,24 +58,13 @@ def play(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Play:
     return play
 
 
-async def stood(run: RunHandle) -> None:
-    """Wait until a run is parked, and has been for longer than what is taken for no wait."""
-    async with asyncio.timeout(20):
-        while (await run.get()).status != "parked":
-            await asyncio.sleep(0.02)
-        since_s = time.monotonic()
-        while time.monotonic() - since_s < 2 * PAUSE_US_MIN / 1e6:
-            await asyncio.sleep(0.005)
-
-
 def iterations(*names: str) -> dict[str, Any]:
     return {name: {"queue wait": {}} if "iteration" in name else {} for name in names}
 
 
 def test_a_run_is_one_tree_with_each_execution_and_what_it_waited_for(play: Play) -> None:
     async def story(place: Stand) -> None:
-        run = await place.client.start(report(), {"last": 2, "fails_at": 1}, id="run")
-        await run.result()
+        await scenarios.retried(place.client)
         await place.traced("run")
         assert place.collector.tree("run") == {
             "invoke_workflow report": {
@@ -150,8 +112,7 @@ def test_what_a_handler_traces_is_below_its_execution(play: Play) -> None:
 
 def test_a_long_loop_is_in_linked_traces_of_two_hundred_iterations_each(play: Play) -> None:
     async def story(place: Stand) -> None:
-        run = await place.client.start(report(), {"last": 299}, id="run")
-        await run.result()
+        await scenarios.long_loop(place.client)
         await place.traced("run")
         tree = place.collector.tree("run")["invoke_workflow report"]
         assert len(tree["invoke_agent think"]) == 200
@@ -162,6 +123,7 @@ def test_a_long_loop_is_in_linked_traces_of_two_hundred_iterations_each(play: Pl
         step = next(span for span in spans if span.name == "invoke_agent think")
         root = next(span for span in spans if span.name == "invoke_workflow report")
         assert rest.trace_id != root.trace_id
+        assert step.links == ((rest.trace_id, rest.span_id, "next"),)
         assert rest.links == (
             (step.trace_id, step.span_id, "previous"),
             (root.trace_id, root.span_id, "run"),
@@ -172,13 +134,7 @@ def test_a_long_loop_is_in_linked_traces_of_two_hundred_iterations_each(play: Pl
 
 def test_a_run_that_was_parked_and_resumed_shows_how_long_it_stood(play: Play) -> None:
     async def story(place: Stand) -> None:
-        bounded = report(max_iterations=2, on_limit="park")
-        run = await place.client.start(bounded, {"last": 2}, id="run")
-        await stood(run)
-        parked = await run.get()
-        assert parked.step("think").iterations == 2
-        await run.resume(add_iterations=3)
-        await run.result()
+        await scenarios.parked_and_resumed(place.client)
         await place.traced("run")
         tree = place.collector.tree("run")["invoke_workflow report"]["invoke_agent think"]
         assert list(tree) == ["iteration 0", "iteration 1", "wait parked", "iteration 2"]
@@ -201,18 +157,21 @@ def test_a_wait_for_a_person_is_a_span_with_its_reason(play: Play) -> None:
     play(story)
 
 
-def test_a_cancelled_run_has_no_orphans_and_says_that_it_was_cancelled(play: Play) -> None:
+@pytest.mark.parametrize("hangs_at", [1, 200])
+def test_a_cancelled_run_has_no_orphans_and_says_that_it_was_cancelled(
+    play: Play, hangs_at: int
+) -> None:
     async def story(place: Stand) -> None:
-        run = await place.client.start(report(), {"last": 2, "hangs_at": 1}, id="run")
+        run = await place.client.start(report(), {"last": 201, "hangs_at": hangs_at}, id="run")
         async with asyncio.timeout(20):
-            while "iteration 0" not in {s.name for s in place.collector.of_run("run")}:
+            while f"iteration {hangs_at - 1}" not in {s.name for s in place.collector.spans}:
                 await asyncio.sleep(0.02)
         await run.cancel()
         await place.traced("run")
         tree = place.collector.tree("run")["invoke_workflow report"]["invoke_agent think"]
-        assert list(tree) == ["iteration 0", "iteration 1"]
+        assert list(tree) == [f"iteration {n}" for n in range(min(hangs_at + 1, 200))]
         spans = {span.name: span for span in place.collector.of_run("run")}
-        assert spans["iteration 1"].attributes["error.type"] == "cancelled"
+        assert spans[f"iteration {hangs_at}"].attributes["error.type"] == "cancelled"
         assert spans["invoke_agent think"].attributes["treadle.step.status"] == "cancelled"
         assert spans["invoke_workflow report"].attributes["treadle.run.status"] == "cancelled"
 

@@ -271,6 +271,14 @@ class Takeover:
         if known is None or known.sequence != task.token or not isinstance(known.register, Task):
             return  # It has moved on without the dead process.
         held = known.register
+        queued_us = 0
+        if held.trace:
+            stored = await self._js.last(
+                self._subjects.steps_stream, self._registers.subject(address)
+            )
+            if stored is None or stored.sequence != task.token:
+                return
+            queued_us = stored.time_us
         lost = TaskLost(
             step=task.step,
             type=task.type,
@@ -279,6 +287,7 @@ class Takeover:
             attempt=held.attempt,
             worker=presence.incarnation,
             reason=f"worker {presence.name or presence.incarnation}: {why}",
+            queued_us=queued_us,
         )
         await self._js.store(
             self._subjects.event(task.run, presence.domain),

@@ -40,7 +40,7 @@ class Stand:
         self.ledger = directory / "ledger.jsonl"
 
     def worker(self, failpoints: str = "", module: str = "member", **settings: str) -> Forked:
-        """Start a worker: a module of this folder, with these variables besides."""
+        """Start a worker: a module of this folder, or one named in full, with these variables."""
         env = {
             "TREADLE_NATS_URL": self.settings.url,
             "TREADLE_NAMESPACE": self.settings.namespace,
@@ -51,7 +51,8 @@ class Stand:
             **settings,
         }
         log = self._directory / f"worker-{len(self._workers)}.log"
-        process = agents().start(f"tests.agent.durable.{module}", env=env, log=log)
+        module = module if "." in module else f"tests.agent.durable.{module}"
+        process = agents().start(module, env=env, log=log)
         self._workers.append(process)
         self._logs[process.pid] = log
         return process

@@ -123,8 +123,13 @@ class Pen(NamedTuple):
 
     # ---------------------------------------------------------------- steps
 
-    def step(self, step: Step, entry: StepEntry, end_us: int, *, is_end: bool) -> Span:
-        """Return a step's span: at its end, or in live mode as it begins."""
+    def step(
+        self, step: Step, entry: StepEntry, end_us: int, *, is_end: bool, last: int = 0
+    ) -> Span:
+        """Return a step's span: at its end, or in live mode as it begins.
+
+        ``last`` is its last iteration: beyond the first segment the span links to the next one.
+        """
         trace_id = self.ref.trace_id
         span_id, parent_id = ids.step_span(trace_id, step.id), ids.root_span(trace_id)
         name, attributes = _kind(step), self._common(step)
@@ -148,6 +153,7 @@ class Pen(NamedTuple):
             start_us=start_us,
             end_us=max(start_us, end_us),
             attributes=attributes,
+            links=(self._segment_link(step, 1, "next"),) if ids.segment_of(last) else (),
         )
         if not is_end or entry.status == "completed" or entry.failure is None:
             return span
@@ -298,6 +304,9 @@ class Pen(NamedTuple):
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: step.id,
             names.CONVERSATION: f"{self.run}/{step.id}",
+            # Both said, or a backend takes the conversation for the session of the whole trace.
+            names.SESSION: self.run,
+            names.OPENINFERENCE_KIND: "AGENT",
         }
 
     def _common(self, step: Step | None = None) -> dict[str, Value]:

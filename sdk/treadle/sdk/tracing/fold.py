@@ -50,7 +50,9 @@ class _Step:
     """What is known of a step."""
 
     limits: _Limits
-    started_us: int
+    started_us: int = 0
+    """When its first execution was queued, as the first event tells it: a document may be read
+    before that event or after it."""
     token: int = 0
     iteration: int = 0
     attempt: int = 1
@@ -133,16 +135,17 @@ class RunFold:
         step = self._step_of(event.step)
         if step is None:
             return []
-        state = self._state(step, event.queued_us or at_us)
+        state = self._state(step)
         if event.token <= state.token or state.is_closed:
             return []
+        state.started_us = state.started_us or event.queued_us or at_us
         spans: list[Span] = []
         queued_us = min(event.queued_us or max(state.end_us, state.started_us), at_us)
         if state.pause and queued_us - state.end_us >= PAUSE_US_MIN:
             place = (state.token, state.last, state.pause)
             spans.append(pen.pause(step, *place, state.end_us, queued_us))
         if ids.segment_of(event.iteration) > ids.segment_of(state.last):
-            spans.extend(_segment(pen, step, state, state.end_us, is_last=False))
+            spans.extend(_left(pen, step, state))
             state.segment_us = queued_us
         state.token, state.end_us = event.token, at_us
         execution = pen.execution(step, event, queued_us, at_us, _told(step, state, event, at_us))
@@ -159,8 +162,8 @@ class RunFold:
 
     def _resume(self, event: ResumeRequested) -> None:
         for name, state in self._steps.items():
-            if event.step not in ("", name):
-                continue
+            if event.step not in ("", name) or not state.started_us:
+                continue  # A step that was never executed is not parked.
             limits = state.limits
             limits.iterations = max(limits.iterations, event.max_iterations) + event.add_iterations
             limits.spending = raised(limits.spending, event.max_spending, event.add_spending)
@@ -182,7 +185,7 @@ class RunFold:
             step = self._step_of(name)
             if step is None:
                 continue
-            state = self._state(step, entry.started_ms * 1_000)
+            state = self._state(step)
             if self.live and not state.is_begun:
                 state.is_begun = True
                 spans.append(pen.step(step, entry, 0, is_end=False))
@@ -205,10 +208,10 @@ class RunFold:
             if step is None or entry.ended_ms:
                 continue
             spans.append(pen.step(step, entry, now_us, is_end=False))
-            state = self._state(step, entry.started_ms * 1_000)
+            state = self._state(step)
             if entry.status == "active" and not isinstance(step, SignalStep):
                 place = (state.iteration, state.attempt)
-                start_us = state.end_us or state.started_us
+                start_us = state.end_us or entry.started_ms * 1_000
                 spans.append(pen.unsettled(step, *place, start_us, now_us, ""))
         return spans
 
@@ -217,10 +220,10 @@ class RunFold:
     def _step_of(self, name: str) -> Step | None:
         return next((step for step in self.definition.steps if step.id == name), None)
 
-    def _state(self, step: Step, started_us: int) -> _Step:
+    def _state(self, step: Step) -> _Step:
         state = self._steps.get(step.id)
         if state is None:
-            state = self._steps[step.id] = _Step(_limits_of(step), started_us)
+            state = self._steps[step.id] = _Step(_limits_of(step))
         return state
 
 
@@ -248,23 +251,28 @@ def _closed(pen: Pen, step: Step, state: _Step, entry: StepEntry) -> list[Span]:
     spans: list[Span] = []
     ended_us = max(entry.ended_ms * 1_000, state.end_us)
     error = entry.failure.type if entry.failure else ""
+    last = state.last
     was_under_way = entry.status == "cancelled" or error in ("max_duration", "run_timeout")
     if was_under_way and not state.has_verdict and not isinstance(step, SignalStep):
         # Whatever was traced below it needs its parent.
-        start_us = state.end_us or state.started_us
+        start_us = state.end_us or entry.started_ms * 1_000
         place = (state.iteration, state.attempt)
         spans.append(pen.unsettled(step, *place, start_us, ended_us, error or "cancelled"))
-    if ids.segment_of(state.last):
-        spans.extend(_segment(pen, step, state, ended_us, is_last=True))
-    spans.append(pen.step(step, entry, ended_us, is_end=True))
+        if ids.segment_of(state.iteration) > ids.segment_of(last):
+            spans.extend(_left(pen, step, state))
+            state.segment_us = start_us
+        last = state.iteration
+    if ids.segment_of(last):
+        spans.append(pen.segment(step, last, state.segment_us, ended_us, is_last=True))
+    spans.append(pen.step(step, entry, ended_us, is_end=True, last=last))
     return spans
 
 
-def _segment(pen: Pen, step: Step, state: _Step, end_us: int, *, is_last: bool) -> list[Span]:
-    """Return the root of the segment that ends; the first one's is the step's own span."""
+def _left(pen: Pen, step: Step, state: _Step) -> list[Span]:
+    """Return the root of the segment that another follows; the first one's is the step's span."""
     if not ids.segment_of(state.last):
         return []
-    return [pen.segment(step, state.last, state.segment_us, end_us, is_last=is_last)]
+    return [pen.segment(step, state.last, state.segment_us, state.end_us, is_last=False)]
 
 
 def _limits_of(step: Step) -> _Limits:

@@ -99,8 +99,9 @@ MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGING_DESTINATION: Final = "messaging.destination.name"
 
 OPENINFERENCE_KIND: Final = "openinference.span.kind"
-"""What one widespread backend shows a span as that has no ``gen_ai`` operation."""
+"""What backends show a span as; for some it comes before the ``gen_ai`` operation."""
 SESSION: Final = "session.id"
+"""What groups traces: the run, whose long loops are traces of their own."""
 
 # ------------------------------------------------------------------ span names
 
