@@ -6,6 +6,7 @@
 #   make test-slow  what takes longer: every window of a kill, the examples as a whole
 #   make dev      server, engine and worker; APP=   make lock     renew the locks; UPGRADE=1
 #   make install  only prepare .venv                make clean    back to a fresh clone
+#   make backends traces in real backends, not part of the suite: Linux, 1.7 GB; BACKENDS=mlflow
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +25,7 @@ PIP_PROJECT := $(PIP) install --quiet --no-deps --no-index --no-build-isolation 
 export PYRIGHT_PYTHON_GLOBAL_NODE := off
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := on
 
-.PHONY: demo test test-slow check format bench mutate chaos dev install lock clean
+.PHONY: demo test test-slow check format bench mutate chaos backends dev install lock clean
 .DEFAULT_GOAL := install
 
 demo: $(VENV)/demo.stamp
@@ -57,6 +58,25 @@ mutate: $(VENV)/dev.stamp
 # Seeded trials of kills, pauses and lost answers; the table is in docs/chaos.md.
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Runs whose processes are killed, as arize-phoenix and MLflow show them; pictures go to SHOTS.
+# All of it in a network of its own: Phoenix listens on every interface that it finds.
+BACKENDS ?= phoenix mlflow
+BACKENDS_VENV := $(VENV)/backends
+SHOTS ?= build/shots
+ALONE := unshare --map-root-user --net sh -c 'ip link set lo up && exec "$$@"' sh
+
+backends: $(VENV)/dev.stamp $(BACKENDS:%=$(BACKENDS_VENV)/%.stamp)
+	@command -v chromium >/dev/null || echo "no chromium here: no pictures are taken"
+	$(ALONE) env TRACE_BACKENDS="$(BACKENDS)" TRACE_BACKENDS_VENV=$(BACKENDS_VENV) TRACE_SHOTS=$(SHOTS) \
+		$(BIN)/python -m pytest tests/backends -v --durations=0 --durations-min=1 $(ARGS)
+
+# Each in an environment of its own: they depend on different versions of the same packages.
+$(BACKENDS_VENV)/%.stamp: tests/backends/requirements-%.txt | $(BIN)/python
+	$(PYTHON) -m venv $(BACKENDS_VENV)/$*
+	$(BACKENDS_VENV)/$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+		--only-binary :all: -r $<
+	@touch $@
 
 dev: $(VENV)/demo.stamp
 	$(BIN)/treadle dev $(APP)

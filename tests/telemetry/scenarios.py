@@ -114,12 +114,13 @@ async def researched(place: Stand, dies_in: int | None = None, pace_s: float = 0
 
     In the turn ``dies_in`` the worker is killed within a tool, and another goes on.
     """
-    run = await place.client.start(research(), "looms", id="run")
     module, pace = "tests.telemetry.researcher", {"RESEARCH_PACE_S": str(pace_s)}
-    if dies_in is not None:
-        doomed = place.worker(f"test.read-page=kill@{dies_in + 1}", module, **pace)
-        assert await place.ended(doomed) == -9
-    place.worker("", module, **pace)
+    window = "" if dies_in is None else f"test.read-page=kill@{dies_in + 1}"
+    first = place.worker(window, module, **pace)
+    run = await place.client.start(research(), "looms", id="run")
+    if window:
+        assert await place.ended(first) == -9
+        place.worker("", module, **pace)
     return await _ended(run, "LOOMS WOVE PATTERNS FROM PUNCHED CARDS.")
 
 
