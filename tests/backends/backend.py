@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Kind = Literal["AGENT", "CHAIN", "LLM", "TOOL"]
@@ -22,6 +22,8 @@ class Shown:
     is_error: bool
     links: frozenset[tuple[str, str]] | None
     """Trace and span of each; None where the backend keeps none."""
+    content: tuple[str, str] = field(default=("", ""), compare=False)
+    """What it was given and what came of it, as JSON; empty is not shown."""
 
 
 @dataclass(frozen=True)

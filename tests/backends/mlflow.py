@@ -70,7 +70,8 @@ class MLflow:
 
 
 def _shown(span: Any) -> Shown:
-    kind = json.loads(span["attributes"]["mlflow.spanType"])
+    attributes = span["attributes"]
+    kind = json.loads(attributes["mlflow.spanType"])
     return Shown(
         trace_id=_hex(span["trace_id"]),
         span_id=_hex(span["span_id"]),
@@ -81,6 +82,7 @@ def _shown(span: Any) -> Shown:
         end_us=span["end_time_unix_nano"] // 1_000,
         is_error=span["status"]["code"] == ERROR,
         links=frozenset(_place(link) for link in span["links"]),
+        content=(attributes.get("mlflow.spanInputs", ""), attributes.get("mlflow.spanOutputs", "")),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -97,6 +98,7 @@ class Phoenix:
 
 
 def _shown(span: Any) -> Shown:
+    attributes = span["attributes"]
     return Shown(
         trace_id=span["context"]["trace_id"],
         span_id=span["context"]["span_id"],
@@ -107,7 +109,15 @@ def _shown(span: Any) -> Shown:
         end_us=_us(span["end_time"]),
         is_error=span["status_code"] == "ERROR",
         links=None,
+        content=(_content(attributes, "input"), _content(attributes, "output")),
     )
+
+
+def _content(attributes: Any, side: str) -> str:
+    """Return the messages of a model's call, a tool's parameters, or the value of what else."""
+    inside = (f"llm.{side}_messages.", *(["tool.parameters."] if side == "input" else []))
+    parts = {name: value for name, value in attributes.items() if name.startswith(inside)}
+    return json.dumps(parts) if parts else str(attributes.get(f"{side}.value", ""))
 
 
 def _us(text: str) -> int:

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.timeout(600)
 
 @asynccontextmanager
 async def agents_on(
-    settings: Settings, directory: Path, responder: Responder
+    settings: Settings, directory: Path, responder: Responder, *, content: bool = False
 ) -> AsyncGenerator[Stand]:
     """A stand for agents whose engine exports to the backend."""
     export = OtlpExport()
     try:
-        async with stand(settings, directory, responder, export.send) as place:
+        async with stand(settings, directory, responder, export.send, content=content) as place:
             yield place
     finally:
         export.close()
@@ -94,6 +94,31 @@ def test_an_agent_is_one_tree_in_a_backend_with_each_call_once(
             assert lost[0].is_error
             below = [span.name for span in spans if span.parent_id == lost[0].span_id]
             assert "chat claude-test" in below, "what it had stored is below it"
+
+    asyncio.run(story())
+
+
+def test_what_was_said_is_where_a_backend_looks_for_it(
+    backend: Backend, settings: Settings, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with agents_on(settings, tmp_path, playing(), content=True) as place:
+            run = await scenarios.researched(place)
+            spans = await shown(backend, place.client, run)
+        root = next(span for span in spans if not span.parent_id)
+        assert root.content == ('"looms"', '"LOOMS WOVE PATTERNS FROM PUNCHED CARDS."')
+        for n in range(TURNS - 1):
+            arguments, result = f'"looms {n}"', f"about looms {n}"
+            (search,) = (
+                span
+                for span in spans
+                if span.name == "execute_tool search_docs" and arguments in span.content[0]
+            )
+            assert result in search.content[1]
+            # The call is in an answer of the model, and both results in what it is told next.
+            chats = [span.content for span in spans if span.name.startswith("chat ")]
+            assert sum(f"looms {n}" in said for _, said in chats) == 1
+            assert [f"page {n}" in told for told, _ in chats if result in told] == [True]
 
     asyncio.run(story())
 

@@ -44,6 +44,8 @@ def check_content(spans: list[Seen]) -> None:
         if span.name.startswith("chat "):
             told, said = (json.loads(span.attributes[name]) for name in MESSAGES)
             assert told[-1]["parts"] and said[0]["role"] == "assistant"
+            # Of several results in one message a backend shows the last.
+            assert all(len(each["parts"]) == 1 for each in told if each["role"] == "tool")
         elif span.name.startswith("execute_tool "):
             given = json.loads(span.attributes["gen_ai.tool.call.arguments"])
             returned = span.attributes["gen_ai.tool.call.result"]

@@ -141,7 +141,8 @@ def values(given: str | None, returned: str | None) -> Attributes:
 
 
 def _answered(talk: _Talk, entry: Entry) -> Attributes:
-    told = [("tool", talk.results), ("user", talk.said)]
+    # A message each: of several results in one a backend shows the last.
+    told = [*(("tool", [result]) for result in talk.results), ("user", talk.said)]
     talk.results, talk.said = [], []
     return {
         names.INPUT_MESSAGES: content.messages(told),
