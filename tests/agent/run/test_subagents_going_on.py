@@ -34,7 +34,8 @@ from treadle.worker.agent.tools.declaring import tool
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
-ITERATIONS_MAX = 80
+ITERATIONS_MAX = 1_000
+"""Far beyond what the budgets leave; 93 were seen of an agent that asks in each of its turns."""
 NAMES = ("lead", "middle", "leaf")
 _entries = msgspec.json.Decoder(list[Entry])
 
