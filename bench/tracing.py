@@ -4,6 +4,7 @@
     api         runs have a trace, and no engine exports it
     sdk         an engine exports it to a collector on this machine that keeps nothing
     refused     an engine exports it to a port where nobody listens
+    before      runs without a trace, on the engine and worker of another checkout (--before)
 
 All processes of all modes live throughout, and the modes alternate in short batches in an order
 that is drawn anew each round, so that a machine that is slower for a while is so for all of them.
@@ -34,13 +35,14 @@ from bench.processes import Processes
 from treadle.sdk import Client
 from treadle.sdk.tracing.calling import TraceMode
 
-MODES = ("off", "api", "sdk", "refused")
+MODES = ("off", "api", "sdk", "refused", "before")
 CASES = {
-    "loop-1": ("bench-checkpoint", 1, 1_000),
-    "loop-1-carry": ("bench-carry", 1, 1_000),
-    "loop-200": ("bench-checkpoint", 200, 20),
+    "loop-1": ("bench-checkpoint", 1, 400),
+    "loop-1-carry": ("bench-carry", 1, 400),
+    "loop-200": ("bench-checkpoint", 200, 8),
 }
 _ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_PATH = "PYTHONPATH"
 _NOBODY = "http://127.0.0.1:9/v1/traces"
 _EXPORTED_S_MAX = 60.0
 
@@ -69,11 +71,14 @@ def collector() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def processes(endpoint: str) -> AsyncGenerator[Bench]:
+async def processes(endpoint: str, checkout: Path | None = None) -> AsyncGenerator[Bench]:
     """Run a server, an engine and a worker; the engine exports to that address, or nowhere."""
-    os.environ.pop(_ENDPOINT, None)
+    for name in (_ENDPOINT, _PATH):
+        os.environ.pop(name, None)
     if endpoint:
         os.environ[_ENDPOINT] = endpoint
+    if checkout is not None:
+        os.environ[_PATH] = ":".join(str(checkout / part) for part in ("sdk", "engine", "worker"))
     with Processes("2m") as children:
         async with (
             Client.connect(children.url) as client,
@@ -83,7 +88,7 @@ async def processes(endpoint: str) -> AsyncGenerator[Bench]:
 
 
 @asynccontextmanager
-async def places(modes: list[str]) -> AsyncGenerator[dict[str, Place]]:
+async def places(modes: list[str], before: Path | None) -> AsyncGenerator[dict[str, Place]]:
     """Run what the modes need."""
     async with contextlib.AsyncExitStack() as stack:
         found: dict[str, Place] = {}
@@ -97,6 +102,10 @@ async def places(modes: list[str]) -> AsyncGenerator[dict[str, Place]]:
         if "refused" in modes:
             refused = await stack.enter_async_context(processes(_NOBODY))
             found["refused"] = Place(refused, "link", False)
+        if "before" in modes:
+            assert before is not None
+            old = await stack.enter_async_context(processes("", before))
+            found["before"] = Place(old, "off", False)
         yield {mode: found[mode] for mode in modes}
 
 
@@ -111,11 +120,13 @@ async def batch(place: Place, case: str) -> Line:
     return line
 
 
-async def measure(modes: list[str], rounds: int, seed: int) -> dict[tuple[str, str], list[float]]:
+async def measure(
+    modes: list[str], rounds: int, seed: int, before: Path | None
+) -> dict[tuple[str, str], list[float]]:
     """Return the rates by case and mode, in the order of the rounds."""
     rates: dict[tuple[str, str], list[float]] = {}
     order = random.Random(seed)
-    async with places(modes) as found:
+    async with places(modes, before) as found:
         for number in range(rounds + 1):  # The first is for warming up.
             for case in CASES:
                 for mode in order.sample(modes, len(modes)):
@@ -129,13 +140,18 @@ async def measure(modes: list[str], rounds: int, seed: int) -> dict[tuple[str, s
 
 
 def main(
-    rounds: Annotated[int, typer.Option(help="How often each mode; in turn.")] = 9,
+    rounds: Annotated[int, typer.Option(help="How often each mode; in turn.")] = 25,
     mode: Annotated[list[str] | None, typer.Option(help="Only these modes, and off.")] = None,
     seed: Annotated[int, typer.Option(help="Of the order of the modes.")] = 1,
+    before: Annotated[
+        Path | None, typer.Option(help="A checkout without tracing, as the mode 'before'.")
+    ] = None,
 ) -> None:
     """Measure the same loops with each mode of tracing."""
     modes = [each for each in MODES if mode is None or each in ("off", *mode)]
-    rates = asyncio.run(measure(modes, rounds, seed))
+    if before is None and "before" in modes:
+        modes.remove("before")
+    rates = asyncio.run(measure(modes, rounds, seed, before))
     for (case, each), found in rates.items():
         ratios = [rate / off for rate, off in zip(found, rates[case, "off"], strict=True)]
         low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3

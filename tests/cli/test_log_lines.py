@@ -75,7 +75,7 @@ def test_a_failure_has_its_type_and_traceback() -> None:
 
 
 def test_what_a_handler_traces_is_the_narrower_span() -> None:
-    token = places.current.set(Place("r1", step="s", attempt=1, trace=f"{TRACE}-01"))
+    token = places.enter(Place("r1", step="s", attempt=1, trace=f"{TRACE}-01"))
     own = SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1))
     try:
         with trace.use_span(NonRecordingSpan(own)):
@@ -84,7 +84,7 @@ def test_what_a_handler_traces_is_the_narrower_span() -> None:
         outside = record("hello", name="library")
         assert outside["span_id"] == ids.attempt_span(TRACE, "s", 0, 1)
     finally:
-        places.current.reset(token)
+        places.leave(token)
 
 
 def test_lines_of_worker_and_engine_about_a_run_have_its_trace(

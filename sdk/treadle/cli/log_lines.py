@@ -71,12 +71,12 @@ def _place(record: logging.LogRecord) -> Place | None:
         found = getattr(each, "place", None)
         if isinstance(found, Place):
             return found
-    return places.current.get()
+    return places.current()
 
 
 def _span(place: Place | None) -> tuple[str, str] | None:
     current = trace.get_current_span().get_span_context()
-    if current.is_valid and (place is None or place == places.current.get()):
+    if current.is_valid and (place is None or place == places.current()):
         # What a handler has opened is narrower than its execution.
         return trace.format_trace_id(current.trace_id), trace.format_span_id(current.span_id)
     return place.span if place is not None else None

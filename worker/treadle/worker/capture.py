@@ -73,7 +73,8 @@ class Lines:
             self._call.say_from_anywhere(chunk)
 
 
-current: ContextVar[Lines | None] = ContextVar("treadle-lines", default=None)
+current: ContextVar[Call | None] = ContextVar("treadle-call", default=None)
+_making = threading.Lock()
 
 
 def level_of(name: str) -> int | None:
@@ -111,10 +112,10 @@ class Capture(logging.Handler):
         self._least = level
 
     def emit(self, record: logging.LogRecord) -> None:
-        lines = current.get()
-        if lines is not None and self._is_wanted(record):
+        call = current.get()
+        if call is not None and self._is_wanted(record):
             try:
-                lines.take(record)
+                _lines_of(call).take(record)
             except Exception:  # noqa: BLE001 — a record whose text cannot be made
                 self.handleError(record)
         last = logging.lastResort
@@ -126,6 +127,13 @@ class Capture(logging.Handler):
         if record.name.startswith(_CONTEXTS):
             return True
         return record.levelno >= self._least and not record.name.startswith(_OWN)
+
+
+def _lines_of(call: Call) -> Lines:
+    if call.lines is None:
+        with _making:  # Threads of one execution share its bounds.
+            call.lines = call.lines or Lines(call)
+    return call.lines
 
 
 def _is_handled(name: str) -> bool:

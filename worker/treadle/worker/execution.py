@@ -120,6 +120,7 @@ class Call:
         "address",
         "content",
         "handler",
+        "lines",
         "loop",
         "newest",
         "parts",
@@ -153,6 +154,8 @@ class Call:
         """What this iteration did, for its trace."""
         self.content: dict[int, dict[str, str]] = {}
         """What of it only this process knows, where content is asked for: see ``StepContinued``."""
+        self.lines: capture.Lines | None = None
+        """What it has logged: made when it first logs."""
         self.started_ms = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self._runner: asyncio.Task[Any] | None = None
@@ -285,7 +288,7 @@ class Call:
 async def execute(call: Call) -> Verdict:
     """Run the handler and return its one verdict, whatever it does."""
     call.begin()
-    capture.current.set(capture.Lines(call))
+    capture.current.set(call)
     verdict: Verdict
     try:
         verdict = await _run(call)

@@ -170,7 +170,7 @@ class Runner:
 
     async def _execute(self, held: HeldTask, call: Call) -> None:
         try:
-            enter(held.place, held.task)
+            enter(held)
             verdict = await execute(call)
             call.close()
             if held.saving is not None and held.saving.locked():

@@ -6,13 +6,17 @@ what is stored. Its id is known before, so whatever a handler traces is its chil
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from treadle.sdk.messages import Task
 from treadle.sdk.tracing import place as places
 from treadle.sdk.tracing.ids import TraceRef, attempt_place, parse_ref
-from treadle.sdk.tracing.place import Place
+
+if TYPE_CHECKING:
+    from treadle.worker.held import HeldTask
 
 
 class _ExecutionSpan(NonRecordingSpan):
@@ -38,9 +42,11 @@ class _ExecutionSpan(NonRecordingSpan):
         return f"{type(self).__name__}({self.get_span_context()!r})"
 
 
-def enter(place: Place, task: Task) -> None:
+def enter(held: HeldTask) -> None:
     """Make an execution and its span the current ones, for as long as this asyncio task runs."""
-    places.current.set(place)
-    ref = parse_ref(task.trace)
+    places.enter(held)
+    if not held.task.trace:
+        return
+    ref = parse_ref(held.task.trace)
     if ref is not None:
-        context.attach(trace.set_span_in_context(_ExecutionSpan(ref, place.step, task)))
+        context.attach(trace.set_span_in_context(_ExecutionSpan(ref, held.address.step, held.task)))

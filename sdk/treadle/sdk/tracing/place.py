@@ -8,8 +8,8 @@ no execution of its own: it names the run, and the ids follow from what is store
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import NamedTuple
+from contextvars import ContextVar, Token
+from typing import NamedTuple, Protocol
 
 from treadle.sdk.tracing import ids
 
@@ -55,6 +55,35 @@ class Place(NamedTuple):
             return ref.trace_id, ids.step_span(ref.trace_id, self.step)
         return ref.trace_id, ids.root_span(ref.trace_id)
 
+    @property
+    def place(self) -> Place:
+        """Itself."""
+        return self
 
-current: ContextVar[Place | None] = ContextVar("treadle-place", default=None)
-"""The execution that runs here."""
+
+class Located(Protocol):
+    """What knows its place, and need not say so before somebody logs."""
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        ...
+
+
+_current: ContextVar[Located | None] = ContextVar("treadle-place", default=None)
+
+
+def enter(located: Located | None) -> Token[Located | None]:
+    """Make an execution the one that runs here."""
+    return _current.set(located)
+
+
+def leave(token: Token[Located | None]) -> None:
+    """Go back to what was before."""
+    _current.reset(token)
+
+
+def current() -> Place | None:
+    """Return the place of the execution that runs here; None outside of one."""
+    located = _current.get()
+    return None if located is None else located.place
