@@ -30,12 +30,14 @@ from treadle.worker.intake import ACK_WAIT_S, consumer_config
 PAY = Ask(id="pay-1", kind="approval", tool="pay", input=msgspec.Raw(b"{}"), args_hash="5" * 64)
 
 
-async def explained(stand: Stand, kind: str, run: str = "run") -> tuple[Explanation, Reason]:
-    """Ask until the main reason is of this kind; return the explanation and that reason."""
+async def explained(
+    stand: Stand, kind: str, run: str = "run", *, says: str = ""
+) -> tuple[Explanation, Reason]:
+    """Ask until the main reason is of this kind and says this; return explanation and reason."""
     told = await stand.until(
         f"{run} is explained by {kind}",
         lambda: stand.client.explain(run),
-        lambda told: told.main.kind == kind,
+        lambda told: told.main.kind == kind and says in told.main.text,
     )
     return told, told.main
 

@@ -315,8 +315,9 @@ def test_a_task_that_one_of_two_workers_may_have_names_the_one_that_stands_still
                 # The only one with room stands still: the server gives it the task.
                 await stand.client.start(task("think"), None, id="run")
                 monkeypatch.setattr(steps, "YOUNG_MS", 60_000)
-                told, reason = await explained(stand, "starting")
+                # Before the server has given it out, it is starting too.
                 words = "step 'only' is to execute its task and was given to a worker (since 2"
+                told, reason = await explained(stand, "starting", says=words)
                 assert told.state == "healthy" and reason.text.startswith(words)
                 assert not reason.command and 0 < reason.since_ms <= told.at_ms
                 monkeypatch.setattr(steps, "YOUNG_MS", 0)
