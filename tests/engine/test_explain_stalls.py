@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.cli.conftest import Done
@@ -26,6 +26,7 @@ from treadle.cli.main import main
 from treadle.engine.documents import Documents
 from treadle.engine.lane_log import LaneLog
 from treadle.engine.registers import Registers
+from treadle.sdk.bus.puller import Puller
 from treadle.sdk.client.explain import reasons, steps
 from treadle.sdk.messages import Parked, Sleeping, Task
 from treadle.worker import TaskContext, Worker
@@ -294,6 +295,8 @@ def test_a_task_that_one_of_two_workers_may_have_names_the_one_that_stands_still
 ) -> None:
     gate, release = asyncio.Event(), threading.Event()
     blocked = Worker("alpha")
+    # What a blocked worker has asked for is good until it expires: long enough to be given a task.
+    monkeypatch.setitem(cast("dict[str, Any]", Puller.__init__.__kwdefaults__), "expires_s", 60.0)
 
     @blocked.handler("blocks")
     async def blocks(ctx: TaskContext[None]) -> None:
