@@ -312,6 +312,12 @@ def test_a_task_that_one_of_two_workers_may_have_names_the_one_that_stands_still
         await explained(stand, "executing", "r0")
         async with in_a_thread(stand, blocked):
             try:
+                place = f"{stand.subjects.steps_stream}.{stand.subjects.worker_consumer('think')}"
+                await stand.until(
+                    "alpha has asked for tasks of that type",
+                    lambda: stand.js.api(f"CONSUMER.INFO.{place}"),
+                    lambda info: info["num_waiting"] > 0,
+                )
                 await stand.client.start(task("blocks"), None, id="r1")
                 told, reason = await explained(stand, "blocked", "r1")
                 assert 0 < told.at_ms - reason.since_ms < 30_000, "since when it stands still"
