@@ -11,11 +11,11 @@ from datetime import timedelta
 
 import pytest
 
-from treadle.sdk import Retry, RunCancelled, RunFailed, Workflow
+from treadle.sdk import Retry, RunCancelled, RunConflict, RunFailed, Workflow
 from treadle.sdk.errors import HandlerError, InvalidDefinition
 from treadle.sdk.messages import LaneGranted, StepContinued, StepFailed, TimerFired
 from treadle.sdk.testing import Resume, Signal, SimulatedRun, simulate
-from treadle.worker import LoopContext, SyncTaskContext, TaskContext, Worker
+from treadle.worker import Ask, LoopContext, Reply, SyncTaskContext, TaskContext, Worker
 
 REAL_S_MAX = 20.0
 """Far above what any of these takes, and far below the virtual hours they play."""
@@ -73,6 +73,8 @@ def test_the_bound_stops_the_loop_with_its_reason_and_keeps_the_last_output() ->
     with pytest.raises(RunFailed) as failed:
         run.result()
     assert (failed.value.step, failed.value.iteration) == ("count", 3)
+    assert "treadle run" not in str(failed.value)
+    assert repr(run).startswith("<SimulatedRun countdown: failed after 0 s, step 'count': max_iter")
 
 
 def test_wrap_up_gives_one_last_iteration() -> None:
@@ -85,6 +87,8 @@ def test_a_parked_run_stands_still_until_it_is_resumed_with_a_raised_bound() -> 
     workflow, worker = countdown(max_iterations=3, on_limit="park")
     parked = play(workflow, 9, worker)
     assert (parked.status, parked.reason) == ("parked", "max_iterations")
+    with pytest.raises(RunConflict, match=r"is parked at its bound max_iterations.*Resume\(\.\.\."):
+        parked.result()
     resumed = play(workflow, 9, worker, resume=Resume(after_s=7 * 24 * 3600, add_iterations=10))
     assert resumed.result() == "lift-off"
 
@@ -154,7 +158,13 @@ def test_a_signal_completes_the_step_that_waits_and_without_one_the_run_waits() 
     assert (late.status, late.reason) == ("failed", "timeout")
     endless = Workflow("endless")
     endless.wait_for_signal("approved", signal="approve")
-    assert play(endless, None, Worker()).status == "running"
+    waiting = play(endless, None, Worker())
+    assert waiting.status == "running"
+    assert waiting.waits_for == ("step 'approved' waits for the signal 'approve'",)
+    assert repr(waiting) == f"<SimulatedRun endless: running, {waiting.waits_for[0]}>"
+    with pytest.raises(RunConflict, match=r"no result yet.*Give simulate `signals=") as told:
+        waiting.result()
+    assert "treadle run" not in str(told.value)
 
 
 def test_a_cancel_reaches_the_handler() -> None:
@@ -185,6 +195,29 @@ def test_mistakes_are_told_as_a_client_or_worker_would() -> None:
         play(workflow, None, Worker())
     with pytest.raises(InvalidDefinition):
         play(Workflow("empty"), None, Worker())
+
+
+def test_a_handler_that_is_missing_for_a_later_step_is_told_like_one_for_the_first() -> None:
+    workflow, worker = countdown()
+    workflow.task("report", after=["count"])
+    with pytest.raises(HandlerError, match="step 'report' has task type 'report'"):
+        play(workflow, 1, worker)
+
+
+def test_what_an_answering_function_raises_ends_the_simulation() -> None:
+    workflow = Workflow("asking")
+    workflow.agent_loop("ask", max_iterations=2)
+    worker = Worker()
+
+    @worker.handler("ask")
+    async def ask(ctx: LoopContext[None]) -> object:
+        return ctx.wait("an answer", asks=[Ask(id="a", text="Which?")])
+
+    def broken(asked: Ask) -> Reply:
+        raise LookupError(asked.id)
+
+    with pytest.raises(LookupError, match="a"):
+        play(workflow, None, worker, answers=broken)
 
 
 def test_now_sets_the_clock_that_handlers_see() -> None:

@@ -76,6 +76,8 @@ class Executor:
 
     def _done(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
+        if not running.cancelled() and isinstance(fault := running.exception(), Exception):
+            self._world.stop(fault)
         self._world.check_idle()
 
     async def _run(self, call: Call, port: _Port) -> None:
@@ -89,7 +91,7 @@ class Executor:
             timer.cancel()
         if self._calls.get(call.address.step) is call:
             del self._calls[call.address.step]
-        self._loop.call_soon(self._settle, call, port, verdict)
+        self._loop.call_soon(self._world.call, lambda: self._settle(call, port, verdict))
 
     def _settle(self, call: Call, port: _Port, verdict: Verdict) -> None:
         task, address = call.task, call.address

@@ -15,7 +15,7 @@ from treadle.sdk.asks import Ask
 from treadle.sdk.builder import Workflow
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition, content_hash
-from treadle.sdk.errors import RunCancelled, RunFailed, UnknownRun
+from treadle.sdk.errors import RunCancelled, RunConflict, RunFailed
 from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
@@ -28,6 +28,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID
+from treadle.sdk.testing.waiting import waits_of
 from treadle.sdk.testing.world import Answers, Recorded, World
 
 if TYPE_CHECKING:
@@ -96,6 +97,22 @@ class SimulatedRun:
         self.history: tuple[Recorded, ...] = tuple(world.history)
         self.said: tuple[tuple[str, Chunk], ...] = tuple(world.said)
         """What was said to the output stream, in order, each with its step."""
+        self.waits_for: tuple[str, ...] = tuple(w.text for w in waits_of(plan, world.run))
+        """What a run that is not over waits for, a sentence for each step that waits."""
+
+    def __repr__(self) -> str:
+        text = f"{self._document.workflow}: {self.status}"
+        if self._document.is_terminal:
+            text += f" after {self.elapsed_s:g} s"
+            if self.reason:
+                text += f", {self._failed_at()}{self.reason}: {self.message}"
+        elif self.waits_for:
+            text += f", {'; '.join(self.waits_for)}"
+        return f"<SimulatedRun {text}>"
+
+    def _failed_at(self) -> str:
+        step = self._document.failed_step
+        return f"step {step!r}: " if step else ""
 
     def step(self, step_id: str) -> SimulatedStep:
         """Return how a step stands; raise ``KeyError`` for a step the workflow does not have."""
@@ -110,22 +127,36 @@ class SimulatedRun:
         )
 
     def result(self, type_: Any = Any) -> Any:
-        """Return the run's output; raise ``RunFailed`` or ``RunCancelled`` as a client would."""
+        """Return the run's output; raise ``RunFailed`` or ``RunCancelled`` as a client would.
+
+        Raises ``RunConflict``, with what it waits for, if the run is not over.
+        """
         failure = self._document.failure
         if self.status == "cancelled":
             raise RunCancelled(RUN_ID, self.message)
-        if self.status != "completed":
-            if failure is None:
-                raise UnknownRun(f"{RUN_ID} ({self.status}: it waits for a signal)")
+        if not self._document.is_terminal:
+            raise self._not_over()
+        if failure is not None:
             step = self._document.failed_step
             is_loop = isinstance(self._plan.steps.get(step), AgentLoopStep)
             iteration = self._world.iterations(step) if is_loop else None
-            raise RunFailed(RUN_ID, step, iteration, failure)
+            hint = (
+                "Each event of the run, with its time, is in `history` of what simulate returned."
+            )
+            raise RunFailed(RUN_ID, step, iteration, failure, hint)
         sinks = self._plan.sinks
         if len(sinks) == 1:
             return payload.decode("output of the run", self._world.output(sinks[0]), type_)
         pairs = (b'"%b":%b' % (s.encode(), bytes(self._world.output(s))) for s in sinks)
         return payload.decode("output of the run", b"{" + b",".join(pairs) + b"}", type_)
+
+    def _not_over(self) -> RunConflict:
+        waits = waits_of(self._plan, self._document)
+        texts = "; ".join(w.text for w in waits) or "nothing more can happen in it"
+        remedy = " and ".join(w.remedy for w in waits) or "what it waits for"
+        return RunConflict(
+            RUN_ID, f"is {self.status} and has no result yet: {texts}.", f"Give simulate {remedy}."
+        )
 
 
 async def simulate(

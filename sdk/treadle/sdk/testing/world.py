@@ -103,6 +103,7 @@ class World:
         self._answers = answers
         self._answered: set[str] = set()
         self._idle = asyncio.Event()
+        self._fault: Exception | None = None
         self.run: RunDocument | None = None
         self.history: list[Recorded] = []
         self.said: list[tuple[str, Chunk]] = []
@@ -113,15 +114,32 @@ class World:
         return self._epoch_ms + round(self._loop.time() * 1000)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing runs, is due or is scheduled: the run ended, or waits for someone."""
+        """Wait until nothing runs, is due or is scheduled: the run ended, or waits for someone.
+
+        Raises what a part of the simulation raised outside of any handler.
+        """
         await self._idle.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    def call(self, part: Callable[[], None]) -> None:
+        """Do a part of the simulation; what it raises ends all of it, in ``wait_idle``."""
+        try:
+            part()
+        except Exception as exc:  # noqa: BLE001 — the event loop would log it and go on
+            self.stop(exc)
+
+    def stop(self, fault: Exception) -> None:
+        """End the simulation; of several faults the first one tells."""
+        self._fault = self._fault or fault
+        self._idle.set()
 
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         """Do something later; a second one of that name replaces the first."""
 
         def fire() -> None:
             del self._timers[name]
-            call()
+            self.call(call)
             self.check_idle()
 
         if name in self._timers:
