@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import socket
+import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -21,13 +22,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.nursery import Nursery
 from tests.telemetry.metrics_receiver import Metrics, metrics_receiver
 
-from treadle.cli import logs
+from treadle.cli import logs, meters
 from treadle.cli.main import main
 from treadle.engine import Engine
 from treadle.engine.telemetry import metering
 from treadle.sdk import Client, Retry, Workflow
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.errors import UserError
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
 from treadle.worker import LoopContext, TaskContext, Worker
@@ -217,6 +219,25 @@ def test_a_port_that_is_taken_is_an_error_before_anything_runs(
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert f"127.0.0.1:{port}" in error and "--metrics-port" in error
+
+
+def test_without_the_extra_a_worker_starts_and_warns_once_and_an_engine_refuses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, meters.OTLP, None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with meters.metering(meters.Endpoint(), role="worker") as meter:
+        assert meter is None
+    (warning,) = caplog.messages
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "treadle[otel]", "OTEL_METRICS_EXPORTER=none"):
+        assert name in warning
+    refused = pytest.raises(UserError, match=r"^OTEL_EXPORTER_OTLP_ENDPOINT names a collector")
+    with refused, meters.metering(meters.Endpoint(), role="engine"):
+        pass
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    with meters.metering(meters.Endpoint(), role="engine") as meter:
+        assert meter is None
+    assert len(caplog.messages) == 1
 
 
 # ---------------------------------------------------------------- in this process

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+OTLP = "opentelemetry.exporter.otlp.proto.http"
+"""The module that sends to a collector; it comes with the extra ``otel``."""
 CLOSE_S = 2.0
 """What a last export may take of a process's end."""
 
@@ -44,7 +46,8 @@ class Endpoint(NamedTuple):
 def metering(endpoint: Endpoint, *, role: str) -> Generator[Meter | None]:
     """Send metrics while the block runs; return what makes them, None if nobody wants any.
 
-    Raises ``UserError`` if the port cannot be listened on, or what it needs is not installed.
+    Raises ``UserError`` if the port cannot be listened on, or what it needs is not installed. Only
+    a worker starts without what sends to a collector: the engine tells of its runs, and does.
     """
     from opentelemetry import metrics
 
@@ -74,11 +77,11 @@ def metering(endpoint: Endpoint, *, role: str) -> Generator[Meter | None]:
             last.join(CLOSE_S)
 
 
-def is_wanted(env: Mapping[str, str] = os.environ) -> bool:
-    """True when the environment names a collector and does not switch the export off."""
+def _named_by(env: Mapping[str, str]) -> str:
+    """Return the variable that names a collector to export to, or ''."""
     if env.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none" or _is_disabled(env):
-        return False
-    return any(env.get(name, "").strip() for name in ENDPOINTS)
+        return ""
+    return next((name for name in ENDPOINTS if env.get(name, "").strip()), "")
 
 
 def _is_disabled(env: Mapping[str, str]) -> bool:
@@ -101,8 +104,17 @@ def _readers(
         reader, close = _prometheus(endpoint.port, endpoint.host, role)
         readers.append(reader)
         closers.append(close)
-    if is_wanted():
-        _require("opentelemetry.exporter.otlp", "otel", "a collector is named by the environment")
+    if variable := _named_by(os.environ):
+        if role == "worker" and not _is_installed(OTLP):
+            _log.warning(
+                "worker.metrics-not-exported: %s names a collector, but what sends to it is not "
+                "installed here, so this worker's own metrics are not exported; traces, and what "
+                "engines count, do not need it. Install treadle[otel], or set "
+                "OTEL_METRICS_EXPORTER=none.",
+                variable,
+            )
+            return readers, closers
+        _require(OTLP, "otel", f"{variable} names a collector", f"unset {variable}")
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -111,7 +123,8 @@ def _readers(
 
 
 def _prometheus(port: int, host: str, role: str) -> tuple[MetricReader, Callable[[], object]]:
-    _require("opentelemetry.exporter.prometheus", "prometheus", f"--metrics-port is {port}")
+    why = f"--metrics-port is {port}"
+    _require("opentelemetry.exporter.prometheus", "prometheus", why, "leave the port out")
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from prometheus_client import start_http_server
 
@@ -141,12 +154,15 @@ def _provider(readers: list[MetricReader]) -> MeterProvider:
     return MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
 
 
-def _require(module: str, extra: str, why: str) -> None:
+def _is_installed(module: str) -> bool:
     try:
-        is_there = find_spec(module) is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:
-        is_there = False
-    if not is_there:
+        return False
+
+
+def _require(module: str, extra: str, why: str, otherwise: str) -> None:
+    if not _is_installed(module):
         raise UserError(
-            f"{why}, but what serves it is not installed. Install treadle[{extra}], or unset it."
+            f"{why}, but what serves it is not installed. Install treadle[{extra}], or {otherwise}."
         )
