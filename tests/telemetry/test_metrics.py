@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import json
 import os
 import re
 import socket
@@ -184,6 +185,13 @@ def test_a_collector_that_refuses_changes_neither_runs_nor_what_prometheus_reads
                 ):
                     await asyncio.sleep(0.1)
             assert not taken.points
+            # Spans go from a process of its own, which logs as its engine does.
+            log = tmp_path / "engine.log"
+            await until(lambda: "telemetry.export-refused" in log.read_text())
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        refused = next(each for each in lines if each.get("event") == "telemetry.export-refused")
+        assert refused["logger"] == "treadle.telemetry" and refused["level"] == "warning"
+        assert "http://127.0.0.1:9/v1/traces: ConnectionRefusedError" in refused["msg"]
 
     with metrics_receiver() as taken:
         asyncio.run(story(taken))

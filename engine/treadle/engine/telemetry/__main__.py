@@ -4,7 +4,8 @@
 
 An engine starts it and holds the other end of its input; when that ends, so does it. A process,
 because encoding takes the interpreter for longer than an engine may wait; and one that the
-system gives a turn after those of a run: on a machine that is full, spans come later.
+system gives a turn after those of a run: on a machine that is full, spans come later. What it logs
+the engine says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 
 from treadle.engine.telemetry.beside import project
 from treadle.engine.telemetry.exporting import OtlpExport
+from treadle.engine.telemetry.relaying import RelayHandler
 from treadle.sdk.settings import Settings
 
 NICENESS = 10
@@ -31,9 +33,9 @@ async def main(incarnation: str, *, is_live: bool, with_content: bool) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)-7s %(message)s", level=logging.INFO, stream=sys.stderr
-    )
+    root = logging.getLogger()
+    root.addHandler(RelayHandler())
+    root.setLevel(logging.INFO)
     # The exporter says of each try that fails what the projector says of all of them.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     os.nice(NICENESS)

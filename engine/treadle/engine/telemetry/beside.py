@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from treadle.engine.telemetry.outside import RETRY_S, Place, beside, keep_doing
 from treadle.engine.telemetry.projector import Projector, Send
+from treadle.engine.telemetry.relaying import LINE_BYTES_MAX, relay
 from treadle.sdk.settings import Settings
 
 STOP_S = 3.0
@@ -93,14 +94,21 @@ async def _supervise(settings: Settings, incarnation: str, modes: list[str]) -> 
             *modes,
             env=environment,
             stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
             # What a terminal sends to the engine's group is for the engine to pass on.
             start_new_session=True,
         )
+        assert process.stderr is not None
+        saying = asyncio.create_task(relay(process.stderr))
         try:
             status = await process.wait()
+            await saying
             _log.warning("telemetry.projector-ended status=%d; again in %g s", status, RETRY_S)
         finally:
             await _end(process)
+            saying.cancel()
         await asyncio.sleep(RETRY_S)
 
 

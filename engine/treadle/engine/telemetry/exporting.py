@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from treadle.sdk.errors import UserError
 from treadle.sdk.tracing.span import Span, Value
@@ -41,6 +42,10 @@ def check_extra() -> None:
         )
 
 
+class NotExported(Exception):
+    """The collector did not take spans; the text says which collector, and why."""
+
+
 class OtlpExport:
     """Sends spans to the collector of the environment; raises ``UserError`` without the extra."""
 
@@ -61,13 +66,36 @@ class OtlpExport:
         # compression are the library's.
         client: Any = self._exporter._client  # pyright: ignore[reportPrivateUsage]
         self._post: Callable[[bytes], Any] = client.export
+        endpoint: str = self._exporter._endpoint  # pyright: ignore[reportPrivateUsage]
+        self._address = _shown(endpoint)
 
-    def send(self, spans: Sequence[Span]) -> bool:
-        """Send the spans and return whether the collector has them. It blocks."""
+    def send(self, spans: Sequence[Span]) -> None:
+        """Send the spans; raise ``NotExported`` unless the collector has them. It blocks."""
         from treadle.engine.telemetry.encoding import encode
 
-        return bool(self._post(encode(spans, self._resource)).success)
+        result = self._post(encode(spans, self._resource))
+        if not result.success:
+            raise NotExported(f"{self._address}: {_why(result)}")
 
     def close(self) -> None:
         """Give the connection back."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _shown(endpoint: str) -> str:
+    """Return the address without what may be secret in it."""
+    parts = urlsplit(endpoint)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+
+
+def _why(result: Any) -> str:
+    """Return what a collector answered, or what the connection came to."""
+    if result.status_code is not None:
+        return f"it answered {result.status_code} {result.reason or ''}".rstrip()
+    error = result.error
+    if error is None:
+        return "no answer in time"
+    # The libraries wrap what the system says three times over.
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__}: {error}"

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 
 from treadle.engine.telemetry.contents import Contents
+from treadle.engine.telemetry.exporting import NotExported
 from treadle.engine.telemetry.log_reader import (
     LOOK_S,
     READ_MAX,
@@ -60,7 +61,7 @@ PAUSE_S_MAX = 30.0
 _log = logging.getLogger("treadle.telemetry")
 _documents = msgspec.json.Decoder(RunDocument)
 
-Send = Callable[[Sequence[Span]], bool]
+Send = Callable[[Sequence[Span]], None]
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,10 @@ _cursors = msgspec.json.Decoder(Cursor)
 
 
 class Projector:
-    """Writes the spans of a namespace's runs. ``send`` blocks, and is called in a thread."""
+    """Writes the spans of a namespace's runs.
+
+    ``send`` blocks, is called in a thread, and raises ``NotExported``.
+    """
 
     def __init__(
         self,
@@ -215,13 +219,20 @@ class Projector:
         """Send the spans, for as long as it takes; False when it is another projector's turn."""
         pause_s = 0.5
         for part in _requests(spans):
-            while not await asyncio.to_thread(self._send, part):
-                _log.warning("telemetry.export-refused; again in %g s", pause_s)
+            while (why := await self._refused(part)) is not None:
+                _log.warning("telemetry.export-refused %s; again in %g s", why, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
                 if not await self._is_still_first():
                     return False
         return True
+
+    async def _refused(self, spans: list[Span]) -> NotExported | None:
+        try:
+            await asyncio.to_thread(self._send, spans)
+        except NotExported as exc:
+            return exc
+        return None
 
 
 def _without_text(span: Span) -> Span:
