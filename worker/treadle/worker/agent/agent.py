@@ -49,6 +49,7 @@ from treadle.worker.agent.driving import Driver, Reached
 from treadle.worker.agent.equipment import Equipment
 from treadle.worker.agent.escalation import Escalation, escalation_problems
 from treadle.worker.agent.events import Emitter, OnEvent
+from treadle.worker.agent.given import names_of, problems_of_models, problems_of_tools
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.ledger import RunLedger
 from treadle.worker.agent.mcp.server import McpServer
@@ -156,16 +157,19 @@ class Agent(Generic[Out]):
         compaction = compaction or CompactionPolicy()
         problems = [*budget.problems(), *compaction.problems()]
         problems += escalation_problems(approval_escalation, approval_timeout)
+        asked = {"model": model, **{f"models[{key!r}]": m for key, m in (models or {}).items()}}
+        if summary_model is not None:
+            asked["summary_model"] = summary_model
+        problems += [*problems_of_models(asked), *problems_of_tools(tools)]
         taken = {FINAL_OUTPUT, ASK_HUMAN, kept.READ, *notes.NAMES}
+        names = names_of(tools)
         problems += [
-            f"tool {tool.name!r} has the name of a built-in tool"
-            for tool in tools
-            if tool.name in taken
+            f"tool {name!r} has the name of a built-in tool" for name in names if name in taken
         ]
         self.description = description
         self.input_type = input_type
         delegates = [Subagent(agent) for agent in subagents]
-        problems += problems_of(delegates, [*taken, *(tool.name for tool in tools)])
+        problems += problems_of(delegates, [*taken, *names])
         if budget.max_cost_usd and prices is None:
             problems.append(
                 "budget: max_cost_usd needs a price table, or nothing would count against it. "

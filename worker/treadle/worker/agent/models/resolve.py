@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from treadle.sdk.errors import UserError
+from treadle.sdk.wording import shown
 from treadle.worker.agent.models.port import Model
 
 _FORMS = "'anthropic:NAME' or 'openai:NAME@URL', e.g. 'openai:qwen3@http://127.0.0.1:8080/v1'"
@@ -19,6 +20,25 @@ def resolve_model(model: str | Model) -> Model:
     """
     if not isinstance(model, str):
         return model
+    provider, name, base_url = _parts(model)
+    return _anthropic(name, base_url) if provider == "anthropic" else _openai(model, name, base_url)
+
+
+def check_model(model: object) -> None:
+    """Raise ``UserError`` unless it is the name of a model, of a provider that is known.
+
+    Looks at the text alone: keys, addresses and extras may come later.
+    """
+    if not isinstance(model, str):
+        raise UserError(
+            f"{shown(model)} is no model, and each turn of an agent asks one. Write {_FORMS}, or "
+            "give a model object."
+        )
+    _parts(model)
+
+
+def _parts(model: str) -> tuple[str, str, str]:
+    """Return provider, name and base URL; the last is '' if the text has none."""
     provider, colon, rest = model.partition(":")
     name, at, base_url = rest.rpartition("@")
     if not at or not base_url.startswith(("http://", "https://")):
@@ -28,16 +48,12 @@ def resolve_model(model: str | Model) -> Model:
             f"model {model!r} names no {'model' if colon else 'provider'}: a provider and a "
             f"provider's model are needed. Write {_FORMS}."
         )
-    match provider:
-        case "anthropic":
-            return _anthropic(name, base_url)
-        case "openai":
-            return _openai(model, name, base_url)
-        case _:
-            raise UserError(
-                f"model {model!r} is of the provider {provider!r}, which is not known (known: "
-                f"anthropic, openai). Write {_FORMS}, or give the agent a model object."
-            )
+    if provider not in ("anthropic", "openai"):
+        raise UserError(
+            f"model {model!r} is of the provider {provider!r}, which is not known (known: "
+            f"anthropic, openai). Write {_FORMS}, or give the agent a model object."
+        )
+    return provider, name, base_url
 
 
 def _anthropic(name: str, base_url: str) -> Model:
