@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 
 from treadle.sdk import Retry
-from treadle.worker import LoopContext, TaskContext
+from treadle.sdk.messages import StepFailed
+from treadle.sdk.testing import simulate
+from treadle.worker import LoopContext, TaskContext, Worker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
 FENCE = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOR_THE_AGENT_RUNTIME = {"append_record", "report_parts", "read_records", "newest_record"}
 
 
-async def program() -> None:
+async def program() -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "page"}
     page = PAGE.read_text(encoding="utf-8")
     for found in FENCE.finditer(page):
@@ -31,10 +33,26 @@ async def program() -> None:
         returned = eval(code, names)
         if inspect.isawaitable(returned):
             await returned
+    return names
 
 
-def test_the_page_runs() -> None:
-    asyncio.run(program())
+def test_the_page_runs_and_what_it_checkpoints_counts_once_if_the_verdict_is_lost() -> None:
+    names = asyncio.run(program())
+    handlers = names["worker"].handlers
+    worker = Worker()
+    worker.handler("fetch")(handlers["fetch"].function)
+
+    @worker.handler("read")
+    async def read(ctx: LoopContext[list[str]]) -> Any:
+        verdict = await handlers["read"].function(ctx)
+        if ctx.attempt == 1:
+            raise ConnectionError("lost after the checkpoint")
+        return verdict
+
+    run = asyncio.run(simulate(names["workflow"], ["a", "b", "c"], worker))
+    assert (run.result(), run.step("read").iterations) == (3, 3)
+    failed = [each.event for each in run.history if isinstance(each.event, StepFailed)]
+    assert [each.step for each in failed] == ["fetch", *["read"] * 3]
 
 
 @pytest.mark.parametrize("context", [TaskContext, LoopContext])
