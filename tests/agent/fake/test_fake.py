@@ -22,7 +22,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from treadle.worker.agent import testing
+from treadle.worker.agent import Agent, testing
+from treadle.worker.agent.models.anthropic import AnthropicModel
 from treadle.worker.agent.testing import (
     FakeAnthropic,
     Gate,
@@ -87,21 +88,35 @@ def test_a_script_that_runs_out_is_told_to_the_client_and_at_the_exit(sdk: Sdk, 
         pytest.raises(AssertionError, match="script_exhausted: 1 requests came"),
         FakeAnthropic() as fake,
     ):
-        with pytest.raises(anthropic.InternalServerError, match="script_exhausted") as raised:
+        with pytest.raises(anthropic.NotFoundError, match="script_exhausted") as raised:
             sdk(fake).messages.create(**ask)
-        assert raised.value.type == "api_error"
+        assert raised.value.type == "not_found_error"
+
+
+def test_an_agent_whose_script_runs_out_fails_at_once_with_that_message() -> None:
+    async def _run(fake: FakeAnthropic) -> Any:
+        model = AnthropicModel("any", base_url=fake.base_url, api_key="test")
+        try:
+            return await Agent("reader", model=model).run("Go.")
+        finally:
+            await model.close()
+
+    with FakeAnthropic(allow_exhausted=True) as fake:
+        result = asyncio.run(_run(fake))
+        assert (result.stop_reason, fake.count) == ("failed", 1)
+        assert "script_exhausted: no turn is left for request 1" in result.detail
 
 
 def test_a_script_may_be_allowed_to_run_out(sdk: Sdk, ask: Ask) -> None:
     with (
         FakeAnthropic(allow_exhausted=True) as fake,
-        pytest.raises(anthropic.InternalServerError),
+        pytest.raises(anthropic.NotFoundError),
     ):
         sdk(fake).messages.create(**ask)
 
 
 def test_the_exit_does_not_hide_what_the_test_found(sdk: Sdk, ask: Ask) -> None:
-    with pytest.raises(anthropic.InternalServerError), FakeAnthropic() as fake:
+    with pytest.raises(anthropic.NotFoundError), FakeAnthropic() as fake:
         sdk(fake).messages.create(**ask)
 
 
@@ -125,7 +140,7 @@ def test_a_hook_that_fails_fails_the_test(sdk: Sdk, ask: Ask) -> None:
         pytest.raises(AssertionError, match="LookupError"),
         FakeAnthropic([turn(text("a"))], on_request=_hook) as fake,
     ):
-        with pytest.raises(anthropic.InternalServerError, match="no such thing"):
+        with pytest.raises(anthropic.NotFoundError, match="no such thing"):
             sdk(fake).messages.create(**ask)
         assert [type(failure) for failure in fake.failures] == [LookupError]
 
@@ -213,7 +228,7 @@ async def _run_out(ask: Ask) -> None:
         FakeAnthropic() as fake,
         anthropic.AsyncAnthropic(api_key="k", base_url=fake.base_url, max_retries=0) as client,
     ):
-        with pytest.raises(anthropic.InternalServerError):
+        with pytest.raises(anthropic.NotFoundError):
             await client.messages.create(**ask)
 
 

@@ -257,6 +257,6 @@ def test_a_place_that_the_stream_does_not_have_fails_the_test(sdk: Sdk, ask: Ask
     with (
         pytest.raises(AssertionError, match="has no event 'message_end'"),
         FakeAnthropic([turn(text("a"), fault=cut_after("message_end"))]) as fake,
-        pytest.raises(anthropic.InternalServerError),
+        pytest.raises(anthropic.NotFoundError),
     ):
         sdk(fake).messages.create(**ask, stream=True)

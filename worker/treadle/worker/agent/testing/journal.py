@@ -52,14 +52,23 @@ class RecordedRequest:
     @property
     def tool_results(self) -> dict[str, Any]:
         """The results in the last message: content by the id of the call."""
-        last = blocks_of(self.messages[-1].get("content")) if self.messages else []
-        results = [block for block in last if block.get("type") == "tool_result"]
-        return {block["tool_use_id"]: block.get("content", "") for block in results}
+        return _results_in(self.messages[-1:])
+
+    @property
+    def all_tool_results(self) -> dict[str, Any]:
+        """The results in the whole conversation: content by the id of the call."""
+        return _results_in(self.messages)
 
     @property
     def tool_names(self) -> list[str]:
         """The names of the tools on offer."""
         return [str(tool.get("name")) for tool in objects(as_list(self.body.get("tools")))]
+
+
+def _results_in(messages: list[Json]) -> dict[str, Any]:
+    blocks = [block for message in messages for block in blocks_of(message.get("content"))]
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return {block["tool_use_id"]: block.get("content", "") for block in results}
 
 
 class Journal:

@@ -129,7 +129,7 @@ class Service:
             decided = _refusal(refused, request_id)
         except Exception as exc:  # noqa: BLE001 - a test's own code, told at the fake's exit
             self.failures.append(exc)
-            decided = delivery.of_failure(Failure(500, "api_error", repr(exc)), request_id)
+            decided = delivery.of_failure(_final(f"the test failed: {exc!r}"), request_id)
         if decided is None:
             await peer.close()
             return False
@@ -202,11 +202,16 @@ class Service:
             "more turns, or find out why the client asks again."
         )
         request.error = message
-        return Failure(500, "api_error", message)
+        return _final(message)
 
     def _next_id(self) -> str:
         self._served += 1
         return f"req_fake_{self._served:04}"
+
+
+def _final(message: str) -> Failure:
+    """Return an error that no client repeats and no rule of the API answers with."""
+    return Failure(404, "not_found_error", message)
 
 
 def _read(raw: bytes) -> tuple[Json, Refused | None]:
