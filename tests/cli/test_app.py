@@ -5,6 +5,7 @@ Each test writes a file and loads it in this process.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,37 @@ def test_a_file_that_cannot_be_imported_shows_the_user_their_own_line(
     assert "importlib" not in str(caught.value)
     assert len(str(caught.value)) < 4_000
     assert "broken" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("treadle.worker.agent", "docstring_parser", "agent"),
+        ("treadle.worker.agent.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ],
+)
+def test_a_missing_extra_is_named_below_the_users_line_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / "agents.py").write_text(f"\nfrom {module} import Agent\n")
+    with pytest.raises(UserError, match=rf"{package}'.*Install treadle\[{extra}\]") as caught:
+        load("agents.py")
+    assert _lines_named(caught.value) == ["agents.py"]
+
+
+def test_a_refused_handler_is_told_with_the_users_line_and_none_of_treadles(tmp_path: Path) -> None:
+    (tmp_path / "typed.py").write_text(
+        f"{HELLO}\n@worker.handler('other')\nasync def other(ctx: int): return 1\n"
+    )
+    with pytest.raises(UserError, match="its argument is a context") as caught:
+        load("typed.py")
+    assert _lines_named(caught.value) == ["typed.py"]
+
+
+def _lines_named(error: UserError) -> list[str]:
+    return [Path(name).name for name in re.findall(r'  File "(.+?)"', str(error))]
 
 
 def test_a_missing_file_and_an_unsound_workflow_are_clear_errors(tmp_path: Path) -> None:

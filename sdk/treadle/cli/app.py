@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -184,7 +185,21 @@ def _own_lines(exc: BaseException) -> str:
 
 def _own_frames(exc: BaseException) -> list[traceback.FrameSummary]:
     frames = traceback.extract_tb(exc.__traceback__)
-    return [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    if isinstance(exc, UserError | ImportError):
+        # The text says it all; where Treadle found out is nothing to correct.
+        while own and own[-1].filename.startswith(_treadle()):
+            own.pop()
+    return own
+
+
+def _treadle() -> tuple[str, ...]:
+    """Return the directories of Treadle's packages; its examples, beside them, are users' files."""
+    import treadle.sdk
+    import treadle.worker
+
+    found = [*treadle.sdk.__path__, *treadle.worker.__path__]
+    return tuple(f"{directory}{os.sep}" for directory in found)
 
 
 def _search(source: str, path: Path, found: dict[str, object]) -> App:

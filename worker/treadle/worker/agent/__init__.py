@@ -6,6 +6,11 @@ Needs the extra ``treadle[agent]``.
 """
 
 from treadle.sdk.asks import Reply
+from treadle.worker.agent import extras
+
+# ruff: noqa: E402 — importing any module of the package begins here, and this has to be first.
+extras.require(__name__, "agent", "docstring_parser", "pydantic", "typing_extensions")
+
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
