@@ -65,6 +65,11 @@ def test_what_is_missing_is_told_with_its_remedy(settings: Settings) -> None:
         assert [check.text for check in unserved] == [
             "no worker serves task type 'think' of workflow 'flow'"
         ]
+        await stage.present("worker", "thinks")
+        near, far = _of(await examine(settings, "http://127.0.0.1:9"), "workers")[1:]
+        assert "did you mean" not in far.text
+        assert near.text.endswith("of workflow 'flow'; did you mean 'thinks', which is served?")
+        assert near.remedy.startswith("treadle worker FILE.py, of a file that has")
 
     play(settings, story)
 

@@ -116,8 +116,10 @@ def test_values_are_read_from_the_argument_a_file_or_standard_input(tmp_path: Pa
     assert options.read_json("--input", '[1, "a"]') == [1, "a"]
     assert options.read_json("--input", f"@{file}") == {"n": 1}
     assert options.read_json("--input", None) is None
-    with pytest.raises(UserError, match=r"--input 'bob' is not JSON.*quotes"):
-        options.read_json("--input", "bob")
+    with pytest.raises(UserError, match=r"--input 'ten' is not JSON\. Give JSON .*quotes"):
+        options.read_json("--input", "ten")
+    with pytest.raises(UserError, match=r"is not JSON: .*truncated"):
+        options.read_json("--input", '{"n": 1')
     with pytest.raises(UserError, match=r"missing\.json cannot be read"):
         options.read_json("--input", "@missing.json")
     assert options.read_metadata(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}

@@ -109,7 +109,7 @@ def test_what_executes_is_told_with_its_bounds_and_its_last_word() -> None:
         NOW - 4_000,
     )
     assert reason.text == (
-        f"step 'loop' executes iteration 3 of at most 5, attempt 2 on worker 'w1' "
+        f"step 'loop' executes iteration 3 (4 of at most 5), attempt 2 on worker 'w1' "
         f"({since(NOW - 4_000, NOW)}); 500ms ago it began tool 'grep'; this attempt may run "
         f"{until(NOW + 6_000, NOW)}; the loop may run {until(NOW + 90_000, NOW)}; the run may run "
         f"{until(NOW + 95_000, NOW)}"
@@ -178,7 +178,7 @@ def test_a_task_that_nobody_serves_is_told_with_its_age() -> None:
     explanation, reason = told(LIVE)
     assert (explanation.state, reason.kind) == ("stuck", "unserved")
     assert reason.text.endswith(f"none is running ({since(SINCE, NOW)})")
-    assert (reason.command, reason.since_ms) == ("treadle worker app.py", SINCE)
+    assert (reason.command, reason.since_ms) == ("treadle worker FILE.py", SINCE)
 
 
 def test_a_task_waits_while_all_workers_that_serve_it_are_busy() -> None:
@@ -232,7 +232,7 @@ def test_a_delay_says_until_when_and_what_failed(form: Any) -> None:
     explanation, reason = told(form(parent="e1", task=failed, due_ms=due), WORKER)
     assert (explanation.state, reason.kind, reason.until_ms) == ("healthy", "retry_delay", due)
     assert reason.text == (
-        f"step 'loop' waits before it tries iteration 3 of at most 5, attempt 2 "
+        f"step 'loop' waits before it tries iteration 3 (4 of at most 5), attempt 2 "
         f"({until(due, NOW)}); the last one failed: Overloaded: try later, which asked to wait "
         f"30.0s at least"
     )

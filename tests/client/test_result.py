@@ -95,7 +95,7 @@ def test_a_wait_that_is_too_long_says_what_the_run_waits_for(settings: Settings)
         with pytest.raises(TimeoutError) as caught:
             await stage.client.result("r1", timeout_s=0.05)
         text = str(caught.value)
-        assert "no worker serves task type 'work'" in text and "`treadle worker app.py`" in text
+        assert "no worker serves task type 'work'" in text and "`treadle worker FILE.py`" in text
         assert "no engine" not in text
 
     play(settings, story)

@@ -99,7 +99,7 @@ def test_a_worker_that_stands_still_with_a_task_is_named(play: Play) -> None:
         await stage.begun(1)
         frozen.stop()
         told = await explained(stage, "unserved")
-        assert told.state == "stuck" and told.main.command == "treadle worker app.py"
+        assert told.state == "stuck" and told.main.command == "treadle worker FILE.py"
         assert f"; worker '{frozen.name}' gives no sign of life: dead, stopped" in told.main.text
         assert "(since 2" in told.main.text
         frozen.go_on()

@@ -91,7 +91,7 @@ def test_a_healthy_run_says_what_it_does_and_since_when_and_an_ended_one_how(pla
         told, reason = await explained(stand, "executing")
         assert told.state == "healthy" and not told.is_stuck and reason.step == "loop"
         assert reason.text.startswith(
-            "step 'loop' executes iteration 0 of at most 5 on worker 'w' (since 2"
+            "step 'loop' executes iteration 0 (1 of at most 5) on worker 'w' (since 2"
         )
         assert "ago it reported progress" in reason.text
         assert "this attempt may run until " in reason.text
@@ -176,7 +176,7 @@ def test_a_task_that_nobody_serves_says_since_when(play: Play) -> None:
         await stand.engine()
         await stand.client.start(task("think"), None, id="run")
         told, reason = await explained(stand, "unserved")
-        assert told.state == "stuck" and reason.command == "treadle worker app.py"
+        assert told.state == "stuck" and reason.command == "treadle worker FILE.py"
         assert "no worker serves task type 'think': none is running (since 2" in reason.text
         _, register = await stand.holds(Task, step="only", type="think")
         assert isinstance(register, Task) and 0 < reason.since_ms <= told.at_ms
@@ -201,7 +201,7 @@ def test_a_task_waits_in_line_while_all_workers_are_busy(play: Play) -> None:
         assert busy in reason.text
         assert (
             "and 1 task of its type is before it (since 2" in reason.text
-            and reason.command == "treadle worker app.py"
+            and reason.command == "treadle worker FILE.py"
         )
         _, reason = await explained(stand, "slots_busy", "r2")
         assert "no tasks of its type are before it" in reason.text
@@ -361,8 +361,8 @@ def test_a_pause_that_ends_by_itself_says_when_and_why(play: Play, kind: str) ->
                 return ctx.wait(f"{PROVIDER_BUSY}: 429", until=until)
 
     words = {
-        "retry_delay": "waits before it tries iteration 0 of at most 100, attempt 2 (until 2",
-        "loop_delay": "pauses before iteration 1 of at most 100 (until 2",
+        "retry_delay": "waits before it tries iteration 0 (1 of at most 100), attempt 2 (until 2",
+        "loop_delay": "pauses before iteration 1 (2 of at most 100) (until 2",
         "timed_wait": "waits for a message: the night (it goes on by itself at 2",
         "provider_busy": "waits: the model's provider is busy: 429 (it goes on by itself at 2",
     }

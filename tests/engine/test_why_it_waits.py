@@ -153,6 +153,9 @@ def test_workers_that_serve_other_types_are_told_apart_from_none(play: Play) -> 
         told = await _until_noted(stand, "r1", "1 worker runs, none serves task type 'think'")
         assert "served: plan" in told and '@worker.handler("think")' in told
         (note,) = (await stand.client.get("r1")).notes
-        assert note.command == "treadle worker app.py"
+        assert note.command == "treadle worker FILE.py" and "Did you mean" not in told
+        await stand.client.start(_task("plam"), None, id="r2")
+        told = await _until_noted(stand, "r2", "none serves task type 'plam'")
+        assert "Did you mean 'plan'? Or start one" in told
 
     play(story)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from treadle.cli.demo.screen import Screen, show_summary
+from treadle.cli.demo.places import examples_dir
+from treadle.cli.demo.screen import Screen, show_next, show_summary
 from treadle.cli.demo.story import Story
 from treadle.cli.demo.summary import Summary, describe_kill
 
@@ -145,6 +146,8 @@ def test_the_screen_tells_kill_and_commit_on_a_terminal_and_in_a_pipe(terminal: 
         verdict="4 passed in 0.1s",
     )
     show_summary(console, summary)
+    show_next(console, examples_dir())
     text = out.getvalue()
     for part in ("killed -9", "committed", "3 pass, 1 fail", "time to resume", "4 passed in 0.1s"):
         assert part in text
+    assert "agent_loop.py\n" in text.split("treadle dev ")[1] and "treadle run trace RUN" in text

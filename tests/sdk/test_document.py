@@ -4,8 +4,9 @@ Method: random definitions go out and come back; texts that a lenient reader wou
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import example, given
@@ -233,6 +234,16 @@ def test_a_file_is_read_by_the_end_of_its_name(tmp_path: Path, suffix: str) -> N
     path.write_text("\ufeff" + format_definition(definition, kind), encoding="utf-8")
     assert load_definition(path) == definition
     assert load_definition(str(path)) == definition
+
+
+def test_the_workflow_of_the_readme_is_the_same_in_python_and_in_yaml() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## A workflow, in full")[1]
+    written = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", section, re.DOTALL)
+    assert written
+    names: dict[str, Any] = {}
+    exec(written[1], names)
+    assert parse_definition(written[2], "yaml") == names["workflow"].build()
 
 
 @pytest.mark.parametrize(

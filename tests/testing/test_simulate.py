@@ -202,6 +202,16 @@ def test_a_handler_that_is_missing_for_a_later_step_is_told_like_one_for_the_fir
     workflow.task("report", after=["count"])
     with pytest.raises(HandlerError, match="step 'report' has task type 'report'"):
         play(workflow, 1, worker)
+    misspelt = Workflow("misspelt")
+    misspelt.task("count", "cuont")
+    with pytest.raises(HandlerError, match=r"Did you mean 'count'\? If not, register it"):
+        play(misspelt, 1, worker)
+
+
+def test_a_handler_whose_input_nobody_gave_fails_with_that_and_not_with_a_null() -> None:
+    run = play(*_swap(countdown(), None))
+    assert run.reason == "InvalidPayload"
+    assert "there is none, and its handler takes int" in run.message and "--input" in run.message
 
 
 def test_what_an_answering_function_raises_ends_the_simulation() -> None:

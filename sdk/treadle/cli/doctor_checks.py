@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from treadle.sdk.bus.retrying import BUDGET_S
 from treadle.sdk.client.explain.hearing import hear
 from treadle.sdk.client.explain.storing import probe
 from treadle.sdk.client.living import is_engine_pulling
+from treadle.sdk.client.notes import START_WORKER
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import SignalStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable, StoredUnreadable
@@ -31,6 +32,7 @@ from treadle.sdk.namespace import open_namespace
 from treadle.sdk.payload import small_server
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.settings import Settings
+from treadle.sdk.wording import Suggestions
 
 SLOW_WRITE_MS = 100
 """A stored write above it makes every iteration slow: it takes three of them."""
@@ -182,7 +184,7 @@ async def _processes(store: Store) -> list[Check]:
         found.append(Check("workers", "ok", text))
     else:
         text = "none is alive: no task is executed"
-        found.append(Check("workers", "warn", text, "treadle worker app.py"))
+        found.append(Check("workers", "warn", text, START_WORKER))
     found.extend(_silent(each) for each in heard.silent)
     found.extend(_blocked(workers))
     found.extend(await _unserved(store, workers))
@@ -224,12 +226,18 @@ async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Che
         Check(
             "workers",
             "warn",
-            f"no worker serves task type {task_type!r} of workflow {workflow!r}",
-            f'treadle worker app.py, of a file that has @worker.handler("{task_type}")',
+            f"no worker serves task type {task_type!r} of workflow {workflow!r}"
+            f"{_like(task_type, served)}",
+            f'{START_WORKER}, of a file that has @worker.handler("{task_type}")',
         )
         for task_type, workflow in sorted(missing.items())
         if workers
     ]
+
+
+def _like(task_type: str, served: Iterable[str]) -> str:
+    near = Suggestions().nearest(task_type, sorted(served))
+    return f"; did you mean {near!r}, which is served?" if near else ""
 
 
 async def _probe(store: Store) -> Check:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from treadle.cli import exits, lineage, logs, meters, output, traces
 from treadle.sdk.settings import Settings
+from treadle.sdk.wording import Suggestions
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -124,9 +125,11 @@ def _remark_unserved(loaded: App, worker: Worker) -> None:
         for step in definition.steps:
             task_type = getattr(step, "type", "")
             if task_type and task_type not in worker.handlers:
+                near = Suggestions().nearest(task_type, worker.handlers)
+                hint = f"Did you mean {near!r}? If not, another" if near else "Another"
                 output.remark(
                     f"note: step {step.id!r} of workflow {definition.name!r} has the task type "
-                    f"{task_type!r}, and {loaded.source} has no handler for it. Another worker has "
+                    f"{task_type!r}, and {loaded.source} has no handler for it. {hint} worker has "
                     "to serve it."
                 )
 

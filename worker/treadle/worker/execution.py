@@ -21,9 +21,9 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from treadle.sdk import payload
+from treadle.sdk import models, payload
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.errors import HandlerError, ServerUnavailable
+from treadle.sdk.errors import HandlerError, InvalidPayload, ServerUnavailable
 from treadle.sdk.messages import Checkpoint, FromRun, FromSteps, Inline, Task
 from treadle.sdk.spending import Spent, at_least
 from treadle.sdk.subjects import RegisterAddress
@@ -312,13 +312,27 @@ async def _run(call: Call) -> HandlerVerdict:
     handler, task = call.handler, call.task
     source = task.input
     raw = source.value if isinstance(source, Inline) else await call.port.read_input(source)
-    value = payload.decode(f"input of step {call.address.step!r}", raw, handler.input_type)
+    value = _decoded(f"input of step {call.address.step!r}", raw, handler.input_type)
     context = handler.context(call, value)
     if handler.is_sync:
         returned = await call.port.run_blocking(partial(handler.function, context))
     else:
         returned = await handler.function(context)
     return judge(call, returned)
+
+
+def _decoded(what: str, raw: msgspec.Raw, input_type: Any) -> Any:
+    try:
+        return payload.decode(what, raw, input_type)
+    except InvalidPayload as exc:
+        if bytes(raw) != b"null":
+            raise
+        raise InvalidPayload(
+            what,
+            f"there is none, and its handler takes {models.name_of(input_type)}: a run that was "
+            "started without an input has null, as has a step after one that returned nothing",
+            "Start the run with an input (--input), or let the handler's type allow None",
+        ) from exc
 
 
 def judge(call: Call, returned: object) -> HandlerVerdict:

@@ -19,7 +19,7 @@ from treadle.cli import exits, output
 from treadle.cli.demo.journal import Journal
 from treadle.cli.demo.keys import on_key
 from treadle.cli.demo.places import examples_dir
-from treadle.cli.demo.screen import Screen, show_summary
+from treadle.cli.demo.screen import Screen, show_next, show_summary
 from treadle.cli.demo.stage import MODEL, Stage
 from treadle.cli.demo.story import Story
 from treadle.cli.demo.summary import Summary
@@ -50,6 +50,7 @@ def run_demo(no_kill: bool, json: bool) -> int:
         output.emit(summary.as_json())
     else:
         show_summary(console, summary)
+        show_next(console, examples_dir())
     return exits.OK if summary.repaired else exits.RUN_FAILED
 
 

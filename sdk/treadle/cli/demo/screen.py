@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.syntax import Syntax
@@ -118,6 +121,19 @@ def show_summary(console: Console, summary: Summary) -> None:
     console.print(table)
     style = "bold green" if summary.repaired else "bold red"
     console.print(Text(output.one_line(summary.verdict), style=style))
+
+
+def show_next(console: Console, examples: Path) -> None:
+    """Say what to run next: the demo's own server and namespace are gone by now."""
+    app = examples / "agent_loop.py"
+    if app.is_relative_to(Path.cwd()):
+        app = app.relative_to(Path.cwd())
+    for line in (
+        f"next:  treadle dev {shlex.quote(str(app))}",
+        "       treadle run start guess-number --input 617 --watch    (in a second terminal)",
+        "       treadle run trace RUN",
+    ):
+        console.print(Text(line), soft_wrap=True)
 
 
 def _rows(summary: Summary) -> list[tuple[str, str]]:

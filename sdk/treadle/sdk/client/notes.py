@@ -19,6 +19,7 @@ from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.run import PROVIDER_BUSY, WAITING, RunDocument
 from treadle.sdk.times import date
+from treadle.sdk.wording import Suggestions
 
 if TYPE_CHECKING:
     from treadle.sdk.client.view import StepView
@@ -31,7 +32,8 @@ INPUT_CHARS_SHOWN = 200
 HASH_CHARS_SHOWN = 12
 """Of a sha256: enough to tell the arguments of one run apart."""
 
-_START_WORKER = "treadle worker app.py"
+START_WORKER = "treadle worker FILE.py"
+"""``FILE.py`` is for the reader to replace: no process tells which file it runs."""
 
 
 NoteKind = Literal[
@@ -149,7 +151,7 @@ def _lost_note(step: StepView, run: str, *, is_served: bool) -> Note:
     if is_served:
         return Note(text, f"treadle run history {run}", "worker_lost", step.id)
     text = f"{text}; none that serves task type {step.type!r} is left"
-    return Note(text, _START_WORKER, "unserved", step.id)
+    return Note(text, START_WORKER, "unserved", step.id)
 
 
 def _unserved_note(step: StepView, domain: str, workers: Sequence[WorkerPresence]) -> Note:
@@ -166,12 +168,14 @@ def _unserved_note(step: StepView, domain: str, workers: Sequence[WorkerPresence
         told = "worker runs" if len(near) == 1 else "workers run"
         types = sorted({name for worker in near for name in worker.types})
         more = len(types) - TYPES_SHOWN_MAX
+        like = Suggestions().nearest(step.type, types)
         text = (
             f"{len(near)} {told}, none serves task type {step.type!r}; served: "
             f"{', '.join(types[:TYPES_SHOWN_MAX])}{f' and {more} more' if more > 0 else ''}. "
-            f'Start one whose file has @worker.handler("{step.type}")'
+            f"{f'Did you mean {like!r}? Or start' if like else 'Start'} one whose file has "
+            f'@worker.handler("{step.type}")'
         )
-    return Note(f"step {step.id!r}: {text}", _START_WORKER, "unserved", step.id)
+    return Note(f"step {step.id!r}: {text}", START_WORKER, "unserved", step.id)
 
 
 def _blocked_notes(step: StepView, run: str, serving: Sequence[WorkerPresence]) -> list[Note]:

@@ -24,6 +24,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress
 from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.wording import Suggestions
 from treadle.worker.execution import Call, Record, execute
 from treadle.worker.mailbox import Letters
 from treadle.worker.registry import Handler
@@ -60,9 +61,12 @@ class Executor:
         """Start the handler of a task; an older execution of the step is fenced off."""
         handler = self._handlers.get(task_type)
         if handler is None:
+            near = Suggestions().nearest(task_type, self._handlers)
             raise HandlerError(
                 f"step {step_id!r} has task type {task_type!r}, which the worker does not handle "
-                f"(it handles {sorted(self._handlers)}). Register it with @worker.handler."
+                f"(it handles {sorted(self._handlers)}). "
+                f"{f'Did you mean {near!r}? If not, register' if near else 'Register'} it with "
+                "@worker.handler."
             )
         address = RegisterAddress(MAIN_DOMAIN, RUN_ID, step_id, task_type)
         port = _Port(self._world, self._loop, step_id, token, task)

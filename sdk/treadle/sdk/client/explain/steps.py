@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from treadle.sdk import chunks
 from treadle.sdk.client.explain.facts import Facts, Halt, StepFacts, Taken
 from treadle.sdk.client.explain.reason import Level, Reason, ReasonKind
+from treadle.sdk.client.notes import START_WORKER
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import StepView
 from treadle.sdk.messages import Beat, WorkerPresence
@@ -123,7 +124,7 @@ def _in_line(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
             f"{_is_to(step)} and no worker has room for it: {are} busy with {count} executions of "
             f"at most {slots}{_holders(beats, facts.now_ms)}, and {before} before it ({when})"
         )
-        return _reason("slots_busy", "pause", step, text, command="treadle worker app.py")
+        return _reason("slots_busy", "pause", step, text, command=START_WORKER)
     if found.halt is not None:
         text = f"{_is_to(step)} ({when}), and the server gives it to no worker: "
         text = f"{text}{halt_text(found.halt, facts.now_ms)}"
@@ -186,7 +187,7 @@ def _held(step: StepView, found: StepFacts, taken: Taken, facts: Facts) -> Reaso
             f"tasks and executes {taken.worker.concurrency} at once"
             f"{_holders(beats, facts.now_ms)} ({since(step.since_ms, facts.now_ms)})"
         )
-        return _reason("slot_wait", "pause", step, text, command="treadle worker app.py")
+        return _reason("slot_wait", "pause", step, text, command=START_WORKER)
     began_ms = step.since_ms
     if taken.held.executing_ms > 0:
         began_ms = facts.now_ms - taken.held.executing_ms
@@ -254,8 +255,9 @@ def _what(step: StepView) -> str:
     attempt = f"attempt {step.attempt}" if step.attempt > 1 else ""
     if step.kind != "agent_loop":
         return attempt or "its task"
-    bound = f" of at most {step.max_iterations}" if step.max_iterations else ""
-    return f"iteration {step.iteration}{bound}{f', {attempt}' if attempt else ''}"
+    # Iterations are named from 0 and counted from 1, as a bound counts them.
+    nth = f" ({step.iteration + 1} of at most {step.max_iterations})" if step.max_iterations else ""
+    return f"iteration {step.iteration}{nth}{f', {attempt}' if attempt else ''}"
 
 
 def _is_to(step: StepView) -> str:
