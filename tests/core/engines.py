@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.core.walks import decided
 
 from treadle.engine.core import (
     Moment,
@@ -25,7 +26,7 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.bounds import spent_by
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import WorkStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -164,10 +165,10 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
         yield
         revision, run = world.revision, world.document
         if run is not None:
-            new = apply(world.plan, run, event, moment)
+            new = decided(world.plan, apply(world.plan, run, event, moment))
         else:
             assert isinstance(event, RunRequested)
-            new = request(world.plan, event, moment, "main")
+            new = decided(world.plan, request(world.plan, event, moment, "main"))
         yield
         if new is run or world.put_document(new, revision):
             break
@@ -176,7 +177,7 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
         match command:
             case effects.CreateRegister():
                 step = world.plan.steps[command.step]
-                assert not isinstance(step, SignalStep)
+                assert isinstance(step, WorkStep)
                 task = effects.first_task(world.plan, new, step, world.input_of(step))
                 world.put_register(command.step, task, 0)
                 world.set_timers(command.step)

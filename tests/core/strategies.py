@@ -14,6 +14,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     Retry,
     SignalStep,
+    SleepStep,
     Step,
     TaskStep,
     WorkflowDefinition,
@@ -132,6 +133,8 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
+FLOW_KINDS = (*KINDS, "task", "sleep")
+CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
 
@@ -158,6 +161,9 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     max_tool_calls=draw(st.sampled_from((0, 0, 0, 2, 4))),
                 )
                 steps.append(loop)
+            case "sleep":
+                duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
+                steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
             case _:
                 steps.append(
                     SignalStep(
@@ -167,11 +173,25 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                         timeout_s=draw(_timeouts_s),
                     )
                 )
+    if "sleep" in kinds:
+        steps = [draw(_turns(step, steps[i + 1 :])) for i, step in enumerate(steps)]
     if draw(st.booleans()):
         steps.reverse()
     timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))
     definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=timeout_s)
     return Plan(definition, content_hash(definition))
+
+
+@st.composite
+def _turns(draw: st.DrawFn, step: Step, later: list[Step]) -> Step:
+    """The step with conditions, a quorum and a step that handles its failure."""
+    handlers = [other.id for other in later if not other.after]
+    return msgspec.structs.replace(
+        step,
+        quorum=draw(st.sampled_from((0, 0, *range(1, len(step.after) + 1)))),
+        when=draw(st.sampled_from(CONDITIONS)),
+        on_failure=draw(st.sampled_from(("", *handlers, *handlers))),
+    )
 
 
 # ------------------------------------------------------------------ registers

@@ -14,7 +14,7 @@ from tests.core import strategies as own
 from tests.core.world import World
 
 from treadle.engine.core import Plan
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
     Parked,
@@ -54,7 +54,9 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.engines: list[Generator[None, None, None] | None] = [None, None]
 
-    @initialize(plan=own.plans(("agent_loop", "agent_loop", "agent_loop", "task", "signal")))
+    @initialize(
+        plan=own.plans(("agent_loop", "agent_loop", "agent_loop", "task", "signal", "sleep"))
+    )
     def begin(self, plan: Plan) -> None:
         self.world = World(plan)
         self.world.request()
@@ -266,6 +268,8 @@ class AnyOrder(RuleBasedStateMachine):
             step = world.plan.steps[step_id]
             if isinstance(step, SignalStep) and entry.status == "active":
                 world.store(SignalReceived(name=step.signal))
+            if isinstance(step, SleepStep) and entry.status == "active":
+                world.now_ms = max(world.now_ms, wakes_ms(step, entry.started_ms))
 
 
 AnyOrder.TestCase.settings = settings(stateful_step_count=40)

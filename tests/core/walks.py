@@ -22,6 +22,7 @@ from treadle.engine.core import (
     effects,
     request,
 )
+from treadle.engine.core.given import decision
 from treadle.sdk.definition import AgentLoopStep, Step, TaskStep, WorkflowDefinition, content_hash
 from treadle.sdk.messages import (
     Failure,
@@ -48,6 +49,15 @@ def plan_of(*steps: Step, timeout_s: float = 0) -> Plan:
     return Plan(definition, content_hash(definition))
 
 
+def decided(plan: Plan, run: RunDocument) -> RunDocument:
+    """Ask the conditions of the steps whose turn it is, as an engine does before it stores."""
+    while asked := [name for name, entry in run.steps.items() if entry.status == "deciding"]:
+        step = plan.steps[asked[0]]
+        fact = decision(step, {}, dict.fromkeys(step.after))
+        run = apply(plan, run, fact, Moment(RUN, "", 0))
+    return run
+
+
 class RunWalk:
     """A run's document; ``send`` applies an event and returns the document after it."""
 
@@ -56,7 +66,7 @@ class RunWalk:
         self.now_ms = now_ms
         self.sequence = 1
         event = RunRequested(workflow="w", definition=plan.hash, input=msgspec.Raw(b'"in"'))
-        self.run: RunDocument = request(plan, event, self.moment(), "main")
+        self.run = decided(plan, request(plan, event, self.moment(), "main"))
         self.trace = [self.run]
 
     def moment(self, letter: str = "e") -> Moment:
@@ -70,7 +80,7 @@ class RunWalk:
         moment = self.moment("t" if isinstance(event, TimerFired) else "e")
         if sequence:
             moment = moment._replace(id=f"e{sequence}", sequence=sequence)
-        self.run = apply(self.plan, self.run, event, moment)
+        self.run = decided(self.plan, apply(self.plan, self.run, event, moment))
         self.trace.append(self.run)
         return self.run
 

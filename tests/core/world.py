@@ -16,10 +16,11 @@ import msgspec
 from tests.core import engines
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
+from tests.core.turns import check_turn
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
 from treadle.engine.core.bounds import reached, spent_by, task_of
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
+from treadle.sdk.definition import AgentLoopStep, Step, WorkStep
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -267,8 +268,7 @@ class World:
         if run is None:
             return
         for step_id in run.steps:
-            for before in self.plan.steps[step_id].after:
-                assert run.steps[before].status == "completed"
+            check_turn(self.plan, run, step_id)
         sent = {
             event.id or event_id
             for event_id, (event, _) in self.log.items()
@@ -344,7 +344,10 @@ class World:
             entry = self.document.steps[step_id]
             match placed.register:
                 case Ended() as register:
-                    assert (entry.status, entry.iterations) == ("completed", register.iterations)
+                    assert (entry.status, entry.iterations) == (
+                        register.outcome,
+                        register.iterations,
+                    )
                 case Parked() as register:
                     assert entry.status == "parked"
                     reason = WAITING if register.waits else register.reason
@@ -363,7 +366,8 @@ class World:
         assert not self.unacked
         for step_id, entry in run.steps.items():
             step = self.plan.steps[step_id]
-            if isinstance(step, SignalStep):
+            if not isinstance(step, WorkStep) or step_id not in self.registers:
+                assert entry.status != "completed" or not isinstance(step, WorkStep)
                 continue
             register = self.registers[step_id].register
             assert isinstance(register, Ended), "no live register of a run that ended"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     Retry,
     SignalStep,
+    SleepStep,
     Step,
     TaskStep,
     WorkflowDefinition,
@@ -98,7 +101,30 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 signal=ids,
                 timeout_s=seconds,
             ),
+            st.builds(
+                SleepStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                duration_s=st.floats(0.001, 1e8),
+            ),
+            st.builds(
+                SleepStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                until=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+            ),
         )
+    )
+
+
+@st.composite
+def _turn(draw: st.DrawFn, step: Step, later: list[Step]) -> Step:
+    handlers = [other.id for other in later if not other.after]
+    return msgspec.structs.replace(
+        step,
+        quorum=draw(st.integers(0, len(step.after))),
+        when=draw(st.sampled_from(("", 'input["n"] > 3', "len(steps) == 0 or null"))),
+        on_failure=draw(st.sampled_from(("", *handlers))),
     )
 
 
@@ -112,6 +138,7 @@ def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
         )
         for i, name in enumerate(names)
     ]
+    steps = [draw(_turn(step, steps[i + 1 :])) for i, step in enumerate(steps)]
     return WorkflowDefinition(
         name=draw(ids),
         steps=tuple(draw(st.permutations(steps))),
@@ -137,7 +164,7 @@ Change = Callable[[dict[str, Any]], str | None]
 
 _FIELDS = {
     cls.__struct_config__.tag: cls.__struct_fields__
-    for cls in (TaskStep, AgentLoopStep, SignalStep)
+    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep)
 }
 
 
@@ -207,10 +234,25 @@ def _same_id(plain: dict[str, Any]) -> str:
 
 def _delay_above_its_bound(plain: dict[str, Any]) -> str | None:
     for i, step in enumerate(plain["steps"]):
-        if step["kind"] != "signal":
+        if step["kind"] in ("task", "agent_loop"):
             step["retry"] = {"delay_s": 90, "max_delay_s": 80}
             return f"steps[{i}].retry.max_delay_s"
     return None
+
+
+NEW_YEAR = "2027-01-01T00:00:00+01:00"
+
+
+def _sleep(place: str, length: dict[str, object]) -> Change:
+    def change(plain: dict[str, Any]) -> str | None:
+        for i, step in enumerate(plain["steps"]):
+            if step["kind"] == "sleep":
+                plain["steps"][i] = {"kind": "sleep", "id": step["id"], **length}
+                plain["steps"][i]["after"] = step.get("after", [])
+                return f"steps[{i}].{place}"
+        return None
+
+    return change
 
 
 def _not_a_step(plain: dict[str, Any]) -> str:
@@ -262,6 +304,17 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "waits twice": (_waits_twice, True),
     "not a step": (_not_a_step, True),
     "same id": (_same_id, False),
+    "quorum negative": (_set("quorum", -1), True),
+    "quorum above after": (_set("quorum", 900), False),
+    "condition is no expression": (_set("when", "input >"), False),
+    "condition with attribute": (_set("when", "input.total > 3"), False),
+    "condition of another step": (_set("when", 'steps["no-such-step"]'), False),
+    "condition too long": (_set("when", "1 + " * 500 + "1"), True),
+    "unknown handler": (_set("on_failure", "no-such-step"), False),
+    "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
+    "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),
+    "until is no time": (_sleep("until", {"until": "tomorrow"}), False),
+    "until without an offset": (_sleep("until", {"until": NEW_YEAR[:19]}), False),
     "unknown step": (_waits_for("no-such-step"), False),
     "waits for itself": (_waits_for_itself, False),
     "delay above its bound": (_delay_above_its_bound, False),
@@ -274,6 +327,7 @@ SAMPLE = WorkflowDefinition(
         TaskStep(id="fetch", type="fetch-diff"),
         AgentLoopStep(id="review", type="llm-review", after=("fetch",), max_iterations=10),
         SignalStep(id="approved", signal="approve", after=("review",)),
+        SleepStep(id="rest", duration_s=5, after=("review",)),
     ),
 )
 """Sound, and has a place for every fault."""

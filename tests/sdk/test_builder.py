@@ -3,14 +3,14 @@ Method: compare with the definition it stands for; wrong uses as a program would
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from treadle.sdk import InvalidDefinition, Retry, Workflow, WorkflowDefinition
-from treadle.sdk.definition import AgentLoopStep, SignalStep, TaskStep, content_hash
+from treadle.sdk.definition import AgentLoopStep, SignalStep, SleepStep, TaskStep, content_hash
 from treadle.sdk.document import format_definition, parse_definition
 
 
@@ -86,6 +86,45 @@ def test_task_type_and_signal_name_are_the_id_unless_they_are_given() -> None:
         AgentLoopStep(id="b", type="b", max_iterations=1),
         SignalStep(id="c", signal="c"),
     )
+
+
+def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None:
+    workflow = Workflow("w")
+    a, b = workflow.task("a", on_failure="h"), workflow.task("b")
+    workflow.task("c", after=[a, b], quorum=1, when='input["n"] > 3')
+    rest = workflow.sleep("rest", timedelta(days=2), after=a)
+    workflow.sleep("morning", until=datetime(2027, 1, 31, 9, tzinfo=UTC), after=rest)
+    workflow.task("h")
+    assert workflow.build().steps == (
+        TaskStep(id="a", type="a", on_failure="h"),
+        TaskStep(id="b", type="b"),
+        TaskStep(id="c", type="c", after=("a", "b"), quorum=1, when='input["n"] > 3'),
+        SleepStep(id="rest", after=("a",), duration_s=172_800),
+        SleepStep(id="morning", after=("rest",), until="2027-01-31T09:00:00+00:00"),
+        TaskStep(id="h", type="h"),
+    )
+
+
+def test_a_step_that_handles_failures_must_be_of_the_workflow_and_wait_for_nothing() -> None:
+    workflow, other = Workflow("w"), Workflow("other")
+    workflow.task("a", on_failure=other.task("x"))
+    workflow.task("b", on_failure="c", after="a")
+    workflow.task("c", after="a")
+    workflow.task("d", on_failure="d")
+    with pytest.raises(InvalidDefinition) as caught:
+        workflow.build()
+    found = {problem.path: problem.text for problem in caught.value.problems}
+    assert "belongs to workflow 'other'" in found["steps[0].on_failure"]
+    assert "Remove after from it" in found["steps[1].on_failure"]
+    assert "its own failure" in found["steps[3].on_failure"]
+
+
+def test_a_handler_that_leads_back_to_the_step_is_a_cycle() -> None:
+    workflow = Workflow("w")
+    workflow.task("a", on_failure="b")
+    workflow.task("b", on_failure="a")
+    with pytest.raises(InvalidDefinition, match="in a cycle"):
+        workflow.build()
 
 
 def test_the_input_type_is_recorded_as_its_json_schema() -> None:

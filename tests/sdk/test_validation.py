@@ -172,7 +172,7 @@ def test_the_fault_of_one_step_is_not_blamed_on_those_that_wait_for_it() -> None
     broken = {"kind": "agent_lop", "id": "review", "type": "t"}
     problems = _problems(broken, _task("publish", "review"))
     assert problems == {
-        "steps[0].kind": "'agent_lop' is none of task, agent_loop, signal. "
+        "steps[0].kind": "'agent_lop' is none of task, agent_loop, signal, sleep. "
         "Did you mean 'agent_loop'?"
     }
 

@@ -18,7 +18,7 @@ from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import WorkStep
 from treadle.sdk.messages import CancelNotice
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects
@@ -54,7 +54,7 @@ class Driver:
         await self._perform_all(plan, run, commands)
         if run.is_terminal and plan is not None:
             for step in plan.steps.values():
-                if not isinstance(step, SignalStep):
+                if isinstance(step, WorkStep):
                     self._registers.forget(self._address(plan, run, step.id))
 
     async def _perform_all(

@@ -10,10 +10,12 @@ from collections import OrderedDict
 
 import msgspec
 
+from treadle.engine.core.facts import StepDecided
+from treadle.engine.core.given import decision, failed_before
 from treadle.engine.core.plan import Plan
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.definition import SignalStep, SleepStep, Step
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.messages import (
     Ended,
@@ -24,7 +26,7 @@ from treadle.sdk.messages import (
     SignalReceived,
     TaskInput,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
@@ -73,7 +75,12 @@ class Inputs:
         self.outputs = Outputs()
 
     async def of_step(self, plan: Plan, run: RunDocument, step: Step) -> TaskInput:
-        """Return the input of a step whose dependencies have all completed."""
+        """Return the input of a step whose turn it is.
+
+        Null stands for a step it waited for that did not complete.
+        """
+        if failed := failed_before(plan, run, step):
+            return Inline(msgspec.Raw(msgspec.json.encode(failed)))
         if not step.after:
             value = await self._event_payload(run.requested)
             if len(value) > self._inline_bytes_max():
@@ -90,8 +97,17 @@ class Inputs:
     def _inline_bytes_max(self) -> int:
         return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
 
+    async def decision(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
+        """Return whether the condition of a step holds."""
+        run_input = msgspec.json.decode(await self._event_payload(run.requested))
+        steps = {dep: msgspec.json.decode(await self._output(plan, run, dep)) for dep in step.after}
+        return decision(step, run_input, steps)
+
     async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
         step = plan.steps[step_id]
+        if not has_output(run, step):
+            return b"null"
+        assert not isinstance(step, SleepStep)
         if isinstance(step, SignalStep):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
         address = RegisterAddress(run.domain, run.run, step_id, step.type)
@@ -130,9 +146,13 @@ def _references(plan: Plan, run: RunDocument, step: Step, single: bool) -> FromS
     sequences: dict[str, int] = {}
     for dep in step.after:
         before = plan.steps[dep]
-        if isinstance(before, SignalStep):
+        if not has_output(run, before):
+            types[dep] = ""
+            sequences[dep] = 0
+        elif isinstance(before, SignalStep):
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])
         else:
+            assert not isinstance(before, SleepStep)
             types[dep] = before.type
     return FromSteps(types, sequences, single)

@@ -34,7 +34,7 @@ from treadle.engine.pending import Pending
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
+from treadle.sdk.definition import AgentLoopStep, Step, WorkStep
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
@@ -186,7 +186,7 @@ class Runs:
             step = plan.steps[step_id]
             if entry.status not in ("active", "parked") or not _is_for(event, step):
                 continue
-            assert not isinstance(step, SignalStep)
+            assert isinstance(step, WorkStep)
             address = RegisterAddress(version.run.domain, version.run.run, step_id, step.type)
             placed = await self._registers.read(address)
             was_parked = placed is not None and isinstance(placed.register, Parked)
@@ -309,9 +309,18 @@ class Runs:
                 run = apply(plan, run, event, moment)
             else:
                 run = without_definition(run, moment)
+            if plan is not None and plan.has_conditions:
+                run = await self._decided(plan, run)
         if run is not None and len(run.applied) > APPLIED_SOFT_MAX:
             run = forget_applied(run, await self._floor.of(run.run))
         return run, plan
+
+    async def _decided(self, plan: Plan, run: RunDocument) -> RunDocument:
+        """Ask the conditions of the steps whose turn it is: no document is stored before."""
+        while asked := [name for name, entry in run.steps.items() if entry.status == "deciding"]:
+            fact = await self._inputs.decision(plan, run, plan.steps[asked[0]])
+            run = apply(plan, run, fact, Moment(run.run, "", 0))
+        return run
 
     async def _is_queued(self, event: RunRequested, moment: Moment, domain: str) -> bool:
         if not event.lane:
@@ -352,7 +361,7 @@ def _address(pending: Pending) -> RegisterAddress:
 def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
     if isinstance(event, MessageSent):
         return event.step == step.id and isinstance(step, AgentLoopStep)
-    return event.step in ("", step.id) and not isinstance(step, SignalStep)
+    return event.step in ("", step.id) and isinstance(step, WorkStep)
 
 
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:

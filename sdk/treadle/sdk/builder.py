@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, cast
 
 from treadle.sdk import wording
@@ -101,19 +101,23 @@ class Workflow(Generic[InputT]):
         type: str | None = None,
         *,
         after: After = (),
+        quorum: int = 0,
+        when: str = "",
+        on_failure: StepRef | str = "",
         timeout: Duration = 0,
         retry: Retry | None = None,
     ) -> StepRef:
         """Add a step that a worker executes once.
 
         ``type`` is the task type under which workers register the handler, by default the id.
-        ``timeout`` bounds one attempt; 0 is unlimited.
+        ``timeout`` bounds one attempt; 0 is unlimited. ``quorum``, ``when`` and ``on_failure``
+        say when it is a step's turn, and what follows if it fails: docs/control-flow.md.
         """
         path = self._next_path()
         return self._add(
             StepRef(self, id),
             kind="task",
-            after=self._after(path, after),
+            **self._turn(path, after, quorum, when, on_failure),
             type=id if type is None else type,
             timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
             retry=self._retry(path, retry),
@@ -127,6 +131,9 @@ class Workflow(Generic[InputT]):
         *,
         max_iterations: int,
         after: After = (),
+        quorum: int = 0,
+        when: str = "",
+        on_failure: StepRef | str = "",
         max_duration: Duration = 0,
         loop_delay: Duration = 0,
         timeout: Duration = 0,
@@ -155,7 +162,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="agent_loop",
-            after=self._after(path, after),
+            **self._turn(path, after, quorum, when, on_failure),
             type=id if type is None else type,
             **loop,
             max_duration_s=self._seconds(wording.field(path, "max_duration_s"), max_duration),
@@ -178,6 +185,9 @@ class Workflow(Generic[InputT]):
         *,
         signal: str | None = None,
         after: After = (),
+        quorum: int = 0,
+        when: str = "",
+        on_failure: StepRef | str = "",
         timeout: Duration = 0,
     ) -> StepRef:
         """Add a step that completes when a signal reaches the run; its payload is the output.
@@ -188,9 +198,33 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="signal",
-            after=self._after(path, after),
+            **self._turn(path, after, quorum, when, on_failure),
             signal=id if signal is None else signal,
             timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+        )
+
+    def sleep(
+        self,
+        id: str,
+        duration: Duration = 0,
+        *,
+        until: datetime | str = "",
+        after: After = (),
+        quorum: int = 0,
+        when: str = "",
+        on_failure: StepRef | str = "",
+    ) -> StepRef:
+        """Add a step that completes by itself: after a while, or at a time with its zone.
+
+        Its output is null, and it holds no worker, for a second or for a year.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="sleep",
+            **self._turn(path, after, quorum, when, on_failure),
+            duration_s=self._seconds(wording.field(path, "duration_s"), duration),
+            until=until.isoformat() if isinstance(until, datetime) else until,
         )
 
     def build(self) -> WorkflowDefinition:
@@ -215,6 +249,20 @@ class Workflow(Generic[InputT]):
     def _add(self, ref: StepRef, **fields: object) -> StepRef:
         self._steps.append({"id": ref.id, **fields})
         return ref
+
+    def _turn(
+        self, path: str, after: object, quorum: object, when: object, on_failure: object
+    ) -> dict[str, object]:
+        """Return the fields that say when it is a step's turn, and what follows its failure."""
+        handler: object = on_failure
+        if on_failure:
+            handler = self._named(wording.field(path, "on_failure"), on_failure, "Name a step")
+        return {
+            "after": self._after(path, after),
+            "quorum": quorum,
+            "when": when,
+            "on_failure": handler,
+        }
 
     def _seconds(self, path: str, value: object) -> object:
         if isinstance(value, timedelta):
@@ -247,7 +295,7 @@ class Workflow(Generic[InputT]):
     def _after(self, path: str, after: object) -> list[object]:
         path = wording.field(path, "after")
         if isinstance(after, (str, StepRef)):
-            return [self._waited_for(wording.item(path, 0), after)]
+            return [self._named(wording.item(path, 0), after, "Wait for a step")]
         if not isinstance(after, Iterable):
             self._problems.append(
                 Problem(
@@ -258,9 +306,9 @@ class Workflow(Generic[InputT]):
             )
             return []
         items = enumerate(cast("Iterable[object]", after))
-        return [self._waited_for(wording.item(path, i), item) for i, item in items]
+        return [self._named(wording.item(path, i), item, "Wait for a step") for i, item in items]
 
-    def _waited_for(self, path: str, item: object) -> object:
+    def _named(self, path: str, item: object, remedy: str) -> object:
         if not isinstance(item, StepRef):
             return item
         if item.workflow is not self:
@@ -268,7 +316,7 @@ class Workflow(Generic[InputT]):
                 Problem(
                     path,
                     f"step {wording.shown(item.id)} belongs to workflow "
-                    f"{wording.shown(item.workflow.name)}, not to this one. Wait for a step "
+                    f"{wording.shown(item.workflow.name)}, not to this one. {remedy} "
                     "that was added to this workflow.",
                 )
             )

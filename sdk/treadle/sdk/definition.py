@@ -17,6 +17,8 @@ from typing import Any, Literal, cast
 import msgspec
 import msgspec.structs
 
+from treadle.sdk.times import moment_ms
+
 Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
 
@@ -48,6 +50,15 @@ class _StepBase(
     """Name of the step, unique in its workflow: ``[A-Za-z0-9_][A-Za-z0-9_-]{0,63}``."""
     after: tuple[str, ...] = ()
     """Steps that must have completed before this one starts."""
+    quorum: int = 0
+    """How many of the steps in ``after`` have to complete: 1 is any of them, 0 is all. With 0 a
+    step that was skipped is not waited for, and one that failed takes this step with it."""
+    when: str = ""
+    """Condition of the step, asked when it is its turn: false skips it. An expression over
+    ``input``, the run's, and ``steps``, the outputs of the steps in ``after`` by id."""
+    on_failure: str = ""
+    """Step that starts if this one fails for good, with the failure as its input. The run goes
+    on: what waits for the failed step is skipped, and so is the other one if this completes."""
 
 
 class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=True):
@@ -108,8 +119,22 @@ class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only
     """Longest wait in seconds; then the step fails with reason ``timeout``. 0 is unlimited."""
 
 
-Step = TaskStep | AgentLoopStep | SignalStep
+class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=True):
+    """A step that completes by itself after a while, or at a time; no worker is held.
+
+    Exactly one of the two is set. Its output is null.
+    """
+
+    duration_s: float = 0
+    """Seconds from when it is the step's turn."""
+    until: str = ""
+    """A time as RFC 3339 has it, with its offset, for example ``2027-01-31T09:00:00+01:00``. One
+    that has passed is no wait."""
+
+
+Step = TaskStep | AgentLoopStep | SignalStep | SleepStep
 WorkStep = TaskStep | AgentLoopStep
+"""What workers execute; it has a task type and a register."""
 
 
 class WorkflowDefinition(
@@ -133,6 +158,13 @@ class WorkflowDefinition(
             if step.id == step_id:
                 return step
         raise KeyError(step_id)
+
+
+def wakes_ms(step: SleepStep, started_ms: int) -> int:
+    """Return when a sleep is over that began at that time; both in ms since the epoch."""
+    if step.until:
+        return moment_ms(step.until) or 0
+    return started_ms + round(step.duration_s * 1000)
 
 
 def to_plain(definition: msgspec.Struct) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def problems_of_edges(definition: WorkflowDefinition) -> Iterator[Problem]:
         )
         return
     yield from _unknown(definition)
+    yield from _handlers(definition)
     graph = _Graph(definition.steps)
     yield from graph.cycles()
     yield from graph.unreachable()
@@ -45,21 +46,53 @@ def _unknown(definition: WorkflowDefinition) -> Iterator[Problem]:
             named.add(other)
 
 
+def _handlers(definition: WorkflowDefinition) -> Iterator[Problem]:
+    """Yield the problems of the steps that start when another one has failed."""
+    known = {step.id: step for step in definition.steps}
+    suggestions = Suggestions()
+    for i, step in enumerate(definition.steps):
+        if not step.on_failure:
+            continue
+        path = f"steps[{i}].on_failure"
+        handler = known.get(step.on_failure)
+        named = f"step {wording.shown(step.on_failure)}"
+        if handler is None:
+            nearest = suggestions.nearest(step.on_failure, known.keys() - {step.id})
+            remedy = f"Did you mean {nearest!r}?" if nearest else "Add it."
+            yield Problem(path, f"{named} is not a step of this workflow. {remedy}")
+        elif handler is step:
+            yield Problem(path, f"{named} cannot start because of its own failure. Name another.")
+        elif handler.after:
+            yield Problem(
+                path,
+                f"{named} starts when this step fails, and its after names other steps to wait "
+                "for. Remove after from it; steps may wait for it.",
+            )
+
+
 class _Graph:
     """Steps by id with what they wait for; of steps with one id, the first."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.index: dict[str, int] = {}
         self.after: dict[str, tuple[str, ...]] = {}
+        """What a step waits for; of one that handles failures, the steps that may fail."""
+        handled: dict[str, tuple[str, ...]] = {}
+        for step in steps:
+            if step.on_failure and step.on_failure != step.id:
+                handled[step.on_failure] = (*handled.get(step.on_failure, ()), step.id)
         for i, step in enumerate(steps):
             if step.id not in self.index:
                 self.index[step.id] = i
-                self.after[step.id] = step.after
+                self.after[step.id] = step.after or handled.get(step.id, ())
+        self.handlers = {step.id for step in steps if not step.after and step.id in handled}
         self.blamed: set[str] = set()
         """Steps that cannot start for a reason that is already reported."""
 
     def path(self, step_id: str, other: str) -> str:
         """Return the path of the entry by which a step waits for another."""
+        if step_id in self.handlers:
+            return f"steps[{self.index[other]}].on_failure"
         return wording.item(f"steps[{self.index[step_id]}].after", self.after[step_id].index(other))
 
     def cycles(self) -> Iterator[Problem]:

@@ -83,11 +83,15 @@ _BUDGET = Range(
 
 _SPENDING = Range(0, SPENDING_MAX, "it is how much the loop may use, where 0 means any amount")
 
+CONDITION_CHARS_MAX = 1_000
+"""Characters of a condition. A longer decision is a step's."""
+
 #: Every number of a definition, by the name of its field.
 RANGES: dict[str, Range] = {
     "timeout_s": _DURATION,
     "max_duration_s": _DURATION,
     "loop_delay_s": _DURATION,
+    "duration_s": _DURATION,
     "delay_s": _DURATION,
     "max_delay_s": _DURATION,
     "max_iterations": Range(
@@ -96,6 +100,7 @@ RANGES: dict[str, Range] = {
         "a loop without a bound never ends when its handler never completes, and each iteration "
         "stays in the run's history",
     ),
+    "quorum": Range(0, STEPS_MAX, "it counts steps of after, where 0 means all of them"),
     "budget_warn_at": _BUDGET,
     "budget_force_at": _BUDGET,
     **dict.fromkeys(

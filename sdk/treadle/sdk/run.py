@@ -10,11 +10,18 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.definition import SleepStep, Step
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
 RunStatus = Literal["queued", "running", "parked", "completed", "failed", "cancelled"]
-StepStatus = Literal["waiting", "active", "parked", "completed", "failed", "cancelled"]
+StepStatus = Literal[
+    "waiting", "deciding", "active", "parked", "completed", "skipped", "failed", "cancelled"
+]
+"""``deciding``: it is the step's turn, and its condition is asked. ``failed`` in a run that goes
+on: the failure is handled."""
+
+UNDER_WAY: frozenset[str] = frozenset({"deciding", "active", "parked"})
 
 WAITING = "waiting"
 """Failure type of a parked step whose handler asked to wait; its message says for what. Any other
@@ -85,3 +92,10 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     def is_terminal(self) -> bool:
         """True when the status can change no more."""
         return self.status in TERMINAL
+
+
+def has_output(run: RunDocument, step: Step) -> bool:
+    """True when a step has completed with something to hand on; null stands for it otherwise."""
+    entry = run.steps.get(step.id)
+    is_completed = entry is not None and entry.status == "completed"
+    return is_completed and not isinstance(step, SleepStep)

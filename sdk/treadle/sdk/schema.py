@@ -17,7 +17,14 @@ import msgspec
 from treadle.sdk import definition as definition_module
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.ids import ID_CHARS_MAX
-from treadle.sdk.limits import NON_RETRYABLE_MAX, RANGES, STEPS_MAX, TEXT_CHARS_MAX, WORD_CHARS_MAX
+from treadle.sdk.limits import (
+    CONDITION_CHARS_MAX,
+    NON_RETRYABLE_MAX,
+    RANGES,
+    STEPS_MAX,
+    TEXT_CHARS_MAX,
+    WORD_CHARS_MAX,
+)
 
 _ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
@@ -27,6 +34,8 @@ _NARROWER: dict[str, dict[str, Any]] = {
     **{name: {"minimum": r.least, "maximum": r.most} for name, r in RANGES.items()},
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},
+    "when": {"maxLength": CONDITION_CHARS_MAX},
+    "on_failure": _ID,
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }

@@ -19,6 +19,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     Retry,
     SignalStep,
+    SleepStep,
     Step,
     TaskStep,
     WorkflowDefinition,
@@ -27,10 +28,11 @@ from treadle.sdk.errors import Problem
 from treadle.sdk.limits import STEPS_MAX
 from treadle.sdk.wording import Suggestions
 
-STEP_KINDS: dict[str, type[TaskStep] | type[AgentLoopStep] | type[SignalStep]] = {
+STEP_KINDS: dict[str, type[TaskStep] | type[AgentLoopStep] | type[SignalStep] | type[SleepStep]] = {
     "task": TaskStep,
     "agent_loop": AgentLoopStep,
     "signal": SignalStep,
+    "sleep": SleepStep,
 }
 
 #: Why a field is required, and what to do.
@@ -47,6 +49,7 @@ _MISSING = {
 _ALSO_CALLED = {
     **dict.fromkeys(("wait_for_signal", "wait", "event", "approval"), "signal"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),
+    **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),
 }
 _NAMES_OF_A_SIGNAL = frozenset({"name", "type", "event"})

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.sdk import wording
+from treadle.sdk import conditions, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
     Retry,
     SignalStep,
+    SleepStep,
     Step,
     WorkflowDefinition,
     to_plain,
@@ -24,6 +25,7 @@ from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Pro
 from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.ids import is_id
 from treadle.sdk.limits import (
+    CONDITION_CHARS_MAX,
     DEFINITION_BYTES_MAX,
     NON_RETRYABLE_MAX,
     RANGES,
@@ -32,6 +34,7 @@ from treadle.sdk.limits import (
 )
 from treadle.sdk.payload import encode
 from treadle.sdk.structure import Structure
+from treadle.sdk.times import moment_ms
 
 
 def definition_from(
@@ -116,6 +119,10 @@ def _size(definition: WorkflowDefinition) -> Iterator[Problem]:
 def _step(step: Step, path: str) -> Iterator[Problem]:
     yield from _id(wording.field(path, "id"), "step id", step.id)
     yield from _ranges(step, path)
+    yield from _turn(step, path)
+    if isinstance(step, SleepStep):
+        yield from _sleep(step, path)
+        return
     if isinstance(step, SignalStep):
         yield from _id(wording.field(path, "signal"), "signal name", step.signal)
         return
@@ -126,6 +133,40 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
             wording.field(path, "budget_warn_at"),
             f"budget_warn_at {step.budget_warn_at} comes after budget_force_at "
             f"{step.budget_force_at}, so the warning would never be seen. Lower it.",
+        )
+
+
+def _turn(step: Step, path: str) -> Iterator[Problem]:
+    """What says when it is the step's turn."""
+    if step.quorum > len(step.after):
+        yield Problem(
+            wording.field(path, "quorum"),
+            f"quorum {step.quorum} is more than the {len(step.after)} steps in after, so the step "
+            "could never start. Lower it.",
+        )
+    where = wording.field(path, "when")
+    if len(step.when) > CONDITION_CHARS_MAX:
+        yield Problem(
+            where,
+            f"the condition has {len(step.when)} characters, and {CONDITION_CHARS_MAX} are "
+            "allowed. Let a step decide it.",
+        )
+    elif step.when:
+        for text in conditions.problems_of(step.when, step.after):
+            yield Problem(where, text)
+
+
+def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
+    if bool(step.duration_s) == bool(step.until):
+        yield Problem(
+            wording.field(path, "duration_s"),
+            "a sleep has either a duration_s above 0 or an until. Give it one of the two.",
+        )
+    elif step.until and moment_ms(step.until) is None:
+        yield Problem(
+            wording.field(path, "until"),
+            f"{wording.shown(step.until)} is not a time with its offset. Write it like "
+            "2027-01-31T09:00:00+01:00.",
         )
 
 

@@ -5,6 +5,7 @@ Start with ``worker.py`` (the worker), ``context.py`` (what a handler sees) and 
 """
 
 from treadle.sdk.asks import Ask, Reply
+from treadle.sdk.failed_step import FailedStep
 from treadle.worker.context import (
     CheckpointInfo,
     LoopContext,
@@ -20,6 +21,7 @@ from treadle.worker.worker import Worker
 __all__ = [
     "Ask",
     "CheckpointInfo",
+    "FailedStep",
     "LoopContext",
     "ReceivedMessage",
     "Remaining",

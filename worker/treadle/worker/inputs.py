@@ -60,6 +60,8 @@ class InputReader:
     ) -> msgspec.Raw:
         async with self._gate:
             if not task_type:
+                if not source.sequences[step]:
+                    return msgspec.Raw(b"null")  # It has nothing to hand on.
                 what = f"the payload of signal step {step!r}"
                 return await self._from_event(source.sequences[step], what)
             subject = self._subjects.register(address.run, step, task_type, address.domain)

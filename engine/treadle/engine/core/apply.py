@@ -1,8 +1,8 @@
 """One run: its document and an event give the next document.
 
     (nothing) ──RunRequested──> queued ──LaneGranted──> running
-    (nothing) ──RunRequested──> running ──every step completed──> completed
-    running ──a step failed, the run's deadline──> failed
+    (nothing) ──RunRequested──> running ──every step is over──> completed
+    running ──a step failed and nothing handles it, the run's deadline──> failed
     queued | running | parked ──CancelRequested──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
 
@@ -17,11 +17,12 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import StepDecided, StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
+from treadle.engine.core.progress import decided, end, go_on, over, settled, with_step
 from treadle.engine.core.signals import consume, receive
-from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
     Failure,
@@ -45,6 +46,7 @@ RunEvent = (
     | StepEnded
     | StepParked
     | StepResumed
+    | StepDecided
 )
 
 
@@ -89,7 +91,7 @@ def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     if plan.definition.timeout_s > 0:
         deadline_ms = moment.ms + round(plan.definition.timeout_s * 1000)
         run = msgspec.structs.replace(run, deadline_ms=deadline_ms)
-    return _go_on(plan, run, plan.roots, moment)
+    return go_on(plan, run, plan.roots, moment)
 
 
 def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunDocument:
@@ -113,9 +115,11 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
         case StepEnded():
             return _step_ended(plan, run, event, moment)
         case StepParked():
-            return _step_parked(run, event, moment)
+            return _step_parked(plan, run, event, moment)
         case StepResumed():
-            return _step_resumed(run, event)
+            return _step_resumed(plan, run, event, moment)
+        case StepDecided():
+            return decided(plan, run, event)
         case _:
             assert_never(event)
 
@@ -185,50 +189,10 @@ def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) 
         position=event.position,
         spent=event.spent,
     )
-    run = _with_step(run, event.step, done)
-    if event.outcome == "failed":
-        return end(run, "failed", moment, failure=event.failure, step=event.step)
-    return _go_on(plan, run, plan.dependents[event.step], moment)
+    return over(plan, run, plan.steps[event.step], done, moment)
 
 
-def _go_on(
-    plan: Plan, run: RunDocument, candidates: tuple[Step, ...], moment: Moment
-) -> RunDocument:
-    """Activate those of the candidates that are ready; complete the run after the last step."""
-    run = _activate(plan, run, candidates, moment)
-    if len(run.steps) == len(plan.steps) and all(
-        entry.status == "completed" for entry in run.steps.values()
-    ):
-        return end(run, "completed", moment)
-    return _settle_status(run)
-
-
-def _activate(
-    plan: Plan, run: RunDocument, candidates: tuple[Step, ...], moment: Moment
-) -> RunDocument:
-    """Start the candidates whose dependencies have completed.
-
-    A signal that came early completes its step at once, which may start others: a loop and not
-    a recursion, because a thousand such steps may stand in a row.
-    """
-    entry = StepEntry(status="active", started_ms=moment.ms, event=moment.id)
-    while ready := {step.id: step for step in candidates if _is_ready(run, step)}:
-        entries = dict.fromkeys(ready, entry)
-        run = msgspec.structs.replace(run, steps={**run.steps, **entries})
-        candidates = ()
-        for step in ready.values():
-            if isinstance(step, SignalStep) and step.signal in run.signals:
-                run = consume(run, step, moment)
-                candidates += plan.dependents[step.id]
-    return run
-
-
-def _is_ready(run: RunDocument, step: Step) -> bool:
-    before = (run.steps.get(step_id) for step_id in step.after)
-    return all(entry is not None and entry.status == "completed" for entry in before)
-
-
-def _step_parked(run: RunDocument, event: StepParked, moment: Moment) -> RunDocument:
+def _step_parked(plan: Plan, run: RunDocument, event: StepParked, moment: Moment) -> RunDocument:
     entry = run.steps.get(event.step)
     if entry is None or entry.status not in ("active", "parked"):
         return run
@@ -247,10 +211,10 @@ def _step_parked(run: RunDocument, event: StepParked, moment: Moment) -> RunDocu
         position=event.position,
         spent=event.spent,
     )
-    return _settle_status(_with_step(run, event.step, parked))
+    return settled(plan, with_step(run, event.step, parked), moment)
 
 
-def _step_resumed(run: RunDocument, event: StepResumed) -> RunDocument:
+def _step_resumed(plan: Plan, run: RunDocument, event: StepResumed, moment: Moment) -> RunDocument:
     entry = run.steps.get(event.step)
     if entry is None or entry.status not in ("active", "parked"):
         return run
@@ -262,21 +226,7 @@ def _step_resumed(run: RunDocument, event: StepResumed) -> RunDocument:
         event=event.event,
         position=event.position,
     )
-    return _settle_status(_with_step(run, event.step, active))
-
-
-def _with_step(run: RunDocument, step_id: str, entry: StepEntry) -> RunDocument:
-    return msgspec.structs.replace(run, steps={**run.steps, step_id: entry})
-
-
-def _settle_status(run: RunDocument) -> RunDocument:
-    """Parked when a step is parked and none is active; running otherwise."""
-    statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
-    if "active" in statuses:
-        return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
-    parked = statuses["parked"]
-    failure = run.steps[parked].failure
-    return msgspec.structs.replace(run, status="parked", failure=failure, failed_step=parked)
+    return settled(plan, with_step(run, event.step, active), moment)
 
 
 # ------------------------------------------------------------------ signals, timers, the end
@@ -292,7 +242,7 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
         entry = received.steps.get(step.id)
         if entry is not None and entry.status == "active":
             received = consume(received, step, moment)
-            return _go_on(plan, received, plan.dependents[step.id], moment)
+            return go_on(plan, received, plan.followers[step.id], moment)
     return received
 
 
@@ -309,7 +259,13 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
         return end(run, "failed", moment, failure=failure)
     step = plan.steps.get(event.step)
     entry = run.steps.get(event.step)
-    if not isinstance(step, SignalStep) or entry is None:
+    if entry is None or entry.status != "active":
+        return run
+    if isinstance(step, SleepStep):
+        if moment.ms < wakes_ms(step, entry.started_ms):
+            return run
+        return _step_ended(plan, run, StepEnded(step.id, "completed", 0, None, moment.id), moment)
+    if not isinstance(step, SignalStep):
         return run
     if not step.timeout_s or moment.ms < entry.started_ms + round(step.timeout_s * 1000):
         return run
@@ -318,25 +274,3 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     )
     ended = StepEnded(step.id, "failed", 0, failure, moment.id)
     return _step_ended(plan, run, ended, moment)
-
-
-def end(
-    run: RunDocument,
-    status: str,
-    moment: Moment,
-    *,
-    failure: Failure | None = None,
-    step: str = "",
-) -> RunDocument:
-    """Move the run to its terminal status; steps under way become cancelled."""
-    steps = {
-        step_id: (
-            msgspec.structs.replace(entry, status="cancelled", ended_ms=moment.ms)
-            if entry.status in ("active", "parked")
-            else entry
-        )
-        for step_id, entry in run.steps.items()
-    }
-    return msgspec.structs.replace(
-        run, status=status, failure=failure, failed_step=step, ended_ms=moment.ms, steps=steps
-    )

@@ -15,7 +15,15 @@ import msgspec
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.sdk.definition import AgentLoopStep, SignalStep, TaskStep
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    SignalStep,
+    SleepStep,
+    Step,
+    TaskStep,
+    WorkStep,
+    wakes_ms,
+)
 from treadle.sdk.messages import (
     Ended,
     Failure,
@@ -81,15 +89,22 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
         fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
         commands.append(SetTimer("run", run.deadline_ms, fired))
     for step_id, entry in run.steps.items():
-        if entry.status != "active":
-            continue
-        step = plan.steps[step_id]
-        if not isinstance(step, SignalStep):
-            commands.append(CreateRegister(step_id))
-        elif step.timeout_s > 0:
-            due_ms = entry.started_ms + round(step.timeout_s * 1000)
-            commands.append(_step_timer("d", "step_deadline", step_id, "", due_ms))
+        if entry.status == "active":
+            commands.extend(_of_active_step(plan.steps[step_id], entry.started_ms))
     return tuple(commands)
+
+
+def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
+    match step:
+        case SleepStep():
+            return (_step_timer("w", "wake", step.id, "", wakes_ms(step, started_ms)),)
+        case SignalStep():
+            if not step.timeout_s:
+                return ()
+            due_ms = started_ms + round(step.timeout_s * 1000)
+            return (_step_timer("d", "step_deadline", step.id, "", due_ms),)
+        case _:
+            return (CreateRegister(step.id),)
 
 
 def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
@@ -99,7 +114,7 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
     reason = run.failure.type if run.failure else run.status
     failure = Failure("cancelled", f"the run ended: {reason}", retryable=False)
     for step_id, entry in run.steps.items():
-        if entry.status == "cancelled" and not isinstance(plan.steps[step_id], SignalStep):
+        if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep):
             commands.append(EndRegister(step_id, failure))
     if commands:
         commands.append(NotifyCancel(reason))

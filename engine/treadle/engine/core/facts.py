@@ -42,3 +42,12 @@ class StepResumed(msgspec.Struct, frozen=True):
     step: str
     event: str = ""
     position: int = 0
+
+
+class StepDecided(msgspec.Struct, frozen=True):
+    """The condition of a step was asked, when it was its turn."""
+
+    step: str
+    holds: bool
+    failure: Failure | None = None
+    """Why it cannot be said."""

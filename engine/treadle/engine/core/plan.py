@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    SignalStep,
+    SleepStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+)
 
 DELAY_BY_WORKER_MS_MAX = 30_000
 """Longer delays are slept in the timers stream: a delayed task occupies a place in a consumer's
@@ -10,20 +17,42 @@ pending list, and schedules are only 0 to 250 ms late, which no long delay feels
 
 
 class Plan:
-    """An immutable view of one definition: steps by id, dependents, sinks, timers."""
+    """An immutable view of one definition: steps by id, what follows each, timers."""
 
-    __slots__ = ("definition", "dependents", "hash", "may_set_timers", "roots", "sinks", "steps")
+    __slots__ = (
+        "definition",
+        "followers",
+        "handles",
+        "has_conditions",
+        "hash",
+        "may_set_timers",
+        "roots",
+        "steps",
+    )
 
     def __init__(self, definition: WorkflowDefinition, content_hash: str) -> None:
         self.definition = definition
         self.hash = content_hash
         self.steps: dict[str, Step] = {step.id: step for step in definition.steps}
-        self.dependents: dict[str, tuple[Step, ...]] = {
-            step.id: tuple(other for other in definition.steps if step.id in other.after)
-            for step in definition.steps
+        self.handles: dict[str, tuple[str, ...]] = {}
+        """By a step that starts when others fail: which."""
+        waiting: dict[str, list[Step]] = {step.id: [] for step in definition.steps}
+        for step in definition.steps:
+            if step.on_failure:
+                self.handles[step.on_failure] = (*self.handles.get(step.on_failure, ()), step.id)
+            for other in step.after:
+                waiting[other].append(step)
+        for step in definition.steps:
+            if step.on_failure:
+                waiting[step.id].append(self.steps[step.on_failure])
+        self.followers: dict[str, tuple[Step, ...]] = {
+            step_id: tuple(steps) for step_id, steps in waiting.items()
         }
-        self.roots = tuple(step for step in definition.steps if not step.after)
-        self.sinks = tuple(step.id for step in definition.steps if not self.dependents[step.id])
+        """What may start or be skipped when a step is over."""
+        self.has_conditions = any(step.when for step in definition.steps)
+        self.roots = tuple(
+            step for step in definition.steps if not step.after and step.id not in self.handles
+        )
         self.may_set_timers = definition.timeout_s > 0 or any(
             _may_set_timers(step) for step in definition.steps
         )
@@ -31,7 +60,7 @@ class Plan:
     def work(self, step_id: str) -> TaskStep | AgentLoopStep:
         """Return a step that workers execute; raise ``KeyError`` for any other."""
         step = self.steps[step_id]
-        if isinstance(step, SignalStep):
+        if isinstance(step, SignalStep | SleepStep):
             raise KeyError(step_id)
         return step
 
@@ -40,6 +69,8 @@ def _may_set_timers(step: Step) -> bool:
     match step:
         case SignalStep():
             return step.timeout_s > 0
+        case SleepStep():
+            return True
         case TaskStep():
             # Whatever the policy says: a handler may ask for any delay with its failure,
             return step.retry.max_attempts > 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.telemetry.instruments import Point
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import WorkStep
 from treadle.sdk.messages import (
     Event,
     Settled,
@@ -43,7 +43,7 @@ class Executions:
         if not isinstance(event, Settled):
             return []
         step = self.plan.steps.get(event.step)
-        if step is None or isinstance(step, SignalStep):
+        if step is None or not isinstance(step, WorkStep):
             return []
         state = self._steps.setdefault(step.id, _Step())
         if event.token <= state.token:

@@ -11,7 +11,7 @@ from treadle.sdk.client.living import living
 from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import Held, RunView, damaged_note, of_document, of_request
-from treadle.sdk.definition import SignalStep, WorkflowDefinition
+from treadle.sdk.definition import WorkflowDefinition, WorkStep
 from treadle.sdk.errors import StoredUnreadable, UnknownRun
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.run import RunDocument
@@ -58,7 +58,7 @@ async def _registers(
     wanted = [
         step
         for step in (definition.steps if definition else ())
-        if not isinstance(step, SignalStep)
+        if isinstance(step, WorkStep)
         and (entry := document.steps.get(step.id)) is not None
         and entry.status in ("active", "parked", "cancelled")
     ]

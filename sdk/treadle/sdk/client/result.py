@@ -8,10 +8,11 @@ import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, WorkStep
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
 from treadle.sdk.messages import Ended, Failure, SignalReceived
-from treadle.sdk.run import RunDocument
+from treadle.sdk.outcome import outcome_of
+from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 
 _BOUNDS = {MAX_TOKENS: "its bound on tokens", MAX_COST: "max_cost_usd"}
@@ -40,39 +41,32 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
 
 
 async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
-    """Return the JSON of a completed run's result.
-
-    It is the output of the only step that no other waits for, or an object of them by step id.
-    """
+    """Return the JSON of a completed run's result: see ``outcome.py``."""
     definition = await store.definition(document.workflow, document.definition)
     if definition is None:
         raise InvariantError(
             f"run {document.run!r} is completed, and version {document.definition} of its "
             f"workflow {document.workflow!r} is gone"
         )
-    sinks = sinks_of(definition)
-    outputs = await asyncio.gather(*(_step_output(store, document, step) for step in sinks))
-    if len(sinks) == 1:
+    steps, is_single = outcome_of(definition, document)
+    outputs = await asyncio.gather(*(_step_output(store, document, step) for step in steps))
+    if is_single:
         return outputs[0]
     return msgspec.Raw(
-        msgspec.json.encode({step.id: raw for step, raw in zip(sinks, outputs, strict=True)})
+        msgspec.json.encode({step.id: raw for step, raw in zip(steps, outputs, strict=True)})
     )
 
 
-def sinks_of(definition: WorkflowDefinition) -> tuple[Step, ...]:
-    """Return the steps that no other step waits for."""
-    awaited = {name for step in definition.steps for name in step.after}
-    return tuple(step for step in definition.steps if step.id not in awaited)
-
-
 async def _step_output(store: Store, document: RunDocument, step: Step) -> msgspec.Raw:
+    if not has_output(document, step):
+        return msgspec.Raw(b"null")
     if isinstance(step, SignalStep):
         entry = document.steps[step.id]
         stored = await store.event(int(entry.event[1:]))
         event = decode_event(stored.data) if stored else None
         if isinstance(event, SignalReceived):
             return event.payload
-    else:
+    elif isinstance(step, WorkStep):
         held = await store.register(document.run, step.id, step.type, document.domain)
         if held is not None and isinstance(held.register, Ended):
             return held.register.output

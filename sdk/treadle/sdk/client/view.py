@@ -13,7 +13,15 @@ import msgspec
 
 from treadle.sdk.asks import Ask
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, TaskStep, WorkflowDefinition
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    SignalStep,
+    SleepStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+    wakes_ms,
+)
 from treadle.sdk.errors import StoredUnreadable, UserError
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.messages import (
@@ -225,6 +233,8 @@ def _step_view(
             )
         case SignalStep():
             view = StepView(id=name, kind="signal", signal=step.signal, after=step.after)
+        case SleepStep():
+            view = StepView(id=name, kind="sleep", after=step.after, due_ms=_wakes_ms(step, entry))
         case None:
             pass
         case _:
@@ -249,10 +259,16 @@ def _step_view(
     return view
 
 
+def _wakes_ms(step: SleepStep, entry: StepEntry | None) -> int:
+    return wakes_ms(step, entry.started_ms) if entry and entry.status == "active" else 0
+
+
 def _live(view: StepView, held: Held | None) -> StepView:
     if held is None:
         if view.kind == "signal":
             return msgspec.structs.replace(view, doing="awaiting_signal", since_ms=view.started_ms)
+        if view.kind == "sleep":
+            return msgspec.structs.replace(view, doing="sleeping", since_ms=view.started_ms)
         return view
     register = held.register
     match register:

@@ -159,7 +159,7 @@ def _step_changes(
     run: str, step: str, before: StepEntry | None, entry: StepEntry, written_ms: int
 ) -> list[RunEvent]:
     found: list[RunEvent] = []
-    if before is None:
+    if before is None and entry.status != "skipped":
         found.append(RunEvent(kind="step.started", run=run, time_ms=entry.started_ms, step=step))
     if entry.status == (before.status if before else "active"):
         return found
@@ -167,7 +167,7 @@ def _step_changes(
     match entry.status:
         case "active":
             found.append(RunEvent(kind="step.resumed", run=run, time_ms=time_ms, step=step))
-        case "parked" | "completed" | "failed" | "cancelled":
+        case "parked" | "completed" | "skipped" | "failed" | "cancelled":
             parked = entry.status == "parked"
             ended = RunEvent(
                 kind="step.parked" if parked else "step.ended",
@@ -179,7 +179,7 @@ def _step_changes(
                 failure=entry.failure,
             )
             found.append(ended)
-        case "waiting":
+        case "waiting" | "deciding":
             pass
         case _:
             assert_never(entry.status)

@@ -25,6 +25,7 @@ from treadle.sdk.messages import (
     RunRequested,
     SignalReceived,
 )
+from treadle.sdk.outcome import outcome_of
 from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID
@@ -144,10 +145,10 @@ class SimulatedRun:
                 "Each event of the run, with its time, is in `history` of what simulate returned."
             )
             raise RunFailed(RUN_ID, step, iteration, failure, hint)
-        sinks = self._plan.sinks
-        if len(sinks) == 1:
-            return payload.decode("output of the run", self._world.output(sinks[0]), type_)
-        pairs = (b'"%b":%b' % (s.encode(), bytes(self._world.output(s))) for s in sinks)
+        steps, is_single = outcome_of(self._plan.definition, self._document)
+        if is_single:
+            return payload.decode("output of the run", self._world.output(steps[0].id), type_)
+        pairs = (b'"%b":%b' % (s.id.encode(), bytes(self._world.output(s.id))) for s in steps)
         return payload.decode("output of the run", b"{" + b",".join(pairs) + b"}", type_)
 
     def _not_over(self) -> RunConflict:

@@ -26,6 +26,7 @@ from treadle.engine.core import (
     effects,
     request,
 )
+from treadle.engine.core.given import decision, failed_before
 from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import SignalStep
@@ -53,7 +54,7 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID, Executor
@@ -189,7 +190,17 @@ class World:
             if isinstance(event, SignalReceived):
                 self._payloads[moment.sequence] = event.payload
             self.run = apply(self._plan, self.run, event, moment)
+        self._decide()
         self._drive()
+
+    def _decide(self) -> None:
+        """Ask the conditions of the steps whose turn it is, as the engine does."""
+        assert self.run is not None
+        while asked := [name for name, at in self.run.steps.items() if at.status == "deciding"]:
+            step = self._plan.steps[asked[0]]
+            outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
+            fact = decision(step, msgspec.json.decode(self._input), outputs)
+            self.run = apply(self._plan, self.run, fact, Moment(RUN_ID, "", self.now_ms()))
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
         placed = self._registers.get(step_id)
@@ -269,7 +280,10 @@ class World:
 
     def _input_of(self, step_id: str) -> Inline:
         assert self.run is not None
-        after = self._plan.steps[step_id].after
+        step = self._plan.steps[step_id]
+        if failed := failed_before(self._plan, self.run, step):
+            return Inline(msgspec.Raw(msgspec.json.encode(failed)))
+        after = step.after
         if not after:
             return Inline(self._input)
         values = {dep: bytes(self.output(dep)) for dep in after}
@@ -280,8 +294,11 @@ class World:
 
     def output(self, step_id: str) -> msgspec.Raw:
         """Return the output of a step that has ended."""
-        if isinstance(self._plan.steps[step_id], SignalStep):
-            assert self.run is not None
+        assert self.run is not None
+        step = self._plan.steps[step_id]
+        if not has_output(self.run, step):
+            return msgspec.Raw(b"null")
+        if isinstance(step, SignalStep):
             return self._payloads[int(self.run.steps[step_id].event[1:])]
         register = self._registers[step_id].register
         if not isinstance(register, Ended):

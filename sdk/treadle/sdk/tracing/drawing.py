@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step
+from treadle.sdk.definition import AgentLoopStep, SignalStep, SleepStep, Step
 from treadle.sdk.messages import (
     RunRequested,
     Settled,
@@ -343,5 +343,7 @@ def _kind(step: Step) -> str:
             return f"{names.INVOKE_AGENT} {step.id}"
         case SignalStep():
             return f"wait {step.signal}"
+        case SleepStep():
+            return f"sleep {step.id}"
         case _:
             return f"step {step.id}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, Step, WorkflowDefinition, WorkStep
 from treadle.sdk.messages import (
     Event,
     LaneGranted,
@@ -185,6 +185,8 @@ class RunFold:
             step = self._step_of(name)
             if step is None:
                 continue
+            if entry.status == "skipped":
+                continue  # It had no time.
             state = self._state(step)
             if self.live and not state.is_begun:
                 state.is_begun = True
@@ -209,7 +211,7 @@ class RunFold:
                 continue
             spans.append(pen.step(step, entry, now_us, is_end=False))
             state = self._state(step)
-            if entry.status == "active" and not isinstance(step, SignalStep):
+            if entry.status == "active" and isinstance(step, WorkStep):
                 place = (state.iteration, state.attempt)
                 start_us = state.end_us or entry.started_ms * 1_000
                 spans.append(pen.unsettled(step, *place, start_us, now_us, ""))
@@ -253,7 +255,7 @@ def _closed(pen: Pen, step: Step, state: _Step, entry: StepEntry) -> list[Span]:
     error = entry.failure.type if entry.failure else ""
     last = state.last
     was_under_way = entry.status == "cancelled" or error in ("max_duration", "run_timeout")
-    if was_under_way and not state.has_verdict and not isinstance(step, SignalStep):
+    if was_under_way and not state.has_verdict and isinstance(step, WorkStep):
         # Whatever was traced below it needs its parent.
         start_us = state.end_us or entry.started_ms * 1_000
         place = (state.iteration, state.attempt)

@@ -39,6 +39,7 @@ ReasonKind = Literal[
     "holder_gone",
     "retry_delay",
     "loop_delay",
+    "asleep",
     "timed_wait",
     "provider_busy",
     "worker_lost",

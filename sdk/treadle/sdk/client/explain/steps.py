@@ -2,6 +2,7 @@
 
 no register yet ─> moving | undispatched
 delayed ─────────> retry_delay | loop_delay | overdue
+a sleep step ────> asleep | overdue
 not given out ───> starting | slots_busy | untaken       (nobody serves it: a note says so)
 given out ───────> executing | slot_wait | starting | holder_gone
 """
@@ -31,6 +32,8 @@ _DOCTOR = "treadle doctor"
 def step_reason(step: StepView, facts: Facts) -> Reason | None:
     """Return what an active step is at; None where a note says it already."""
     found = facts.steps.get(step.id)
+    if step.status == "active" and step.kind == "sleep":
+        return _asleep(step, facts)
     if step.status != "active" or not step.type:
         return None
     if step.doing in ("parked", "waiting"):
@@ -60,6 +63,14 @@ def serving(step: StepView, facts: Facts) -> list[WorkerPresence]:
 
 
 # ---------------------------------------------------------------- not with a worker
+
+
+def _asleep(step: StepView, facts: Facts) -> Reason:
+    when = until(step.due_ms, facts.now_ms)
+    if facts.now_ms - step.due_ms > OVERDUE_MS:
+        late = f"slept {when}, and has not been woken"
+        return _reason("overdue", "problem", step, late, command=_DOCTOR)
+    return _reason("asleep", "pause", step, f"sleeps {when}", until_ms=step.due_ms)
 
 
 def _undispatched(step: StepView, facts: Facts) -> Reason:

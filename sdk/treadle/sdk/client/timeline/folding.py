@@ -215,6 +215,10 @@ class _Fold:
             if step.started_ms:
                 self._last(step, "signal", step.started_ms, step.signal)
             return
+        if step.kind == "sleep":
+            if step.started_ms and step.status != "skipped":
+                self._last(step, "pause", step.started_ms, "sleep")
+            return
         is_live = step.status in ("active", "parked") or step.status == "cancelled"
         if not is_live or (not step.started_ms and step.id not in self._tracks):
             return

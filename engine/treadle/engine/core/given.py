@@ -1,0 +1,30 @@
+"""What a step is given besides outputs: the failure it handles, the answer to its condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from treadle.engine.core.facts import StepDecided
+from treadle.engine.core.plan import Plan
+from treadle.sdk import conditions
+from treadle.sdk.definition import Step
+from treadle.sdk.failed_step import FailedStep
+from treadle.sdk.messages import Failure
+from treadle.sdk.run import RunDocument
+
+
+def failed_before(plan: Plan, run: RunDocument, step: Step) -> FailedStep | None:
+    """Return the failure because of which a step runs; None for a step that handles none."""
+    for step_id in plan.handles.get(step.id, ()):
+        entry = run.steps.get(step_id)
+        if entry is not None and entry.status == "failed" and entry.failure is not None:
+            return FailedStep(step_id, entry.failure)
+    return None
+
+
+def decision(step: Step, run_input: object, outputs: Mapping[str, object]) -> StepDecided:
+    """Return whether a step's condition holds for these values; a failure if they do not fit."""
+    try:
+        return StepDecided(step.id, conditions.evaluate(step.when, run_input, outputs))
+    except conditions.ConditionError as exc:
+        return StepDecided(step.id, False, Failure("condition", str(exc), retryable=False))

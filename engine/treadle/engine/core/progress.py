@@ -1,0 +1,152 @@
+"""What follows when a step is over: others start or are skipped, and at last the run ends.
+
+    turn ──start──> active | deciding ──condition──> active | skipped | failed
+    turn ──skip───> skipped
+    active ──at once──> completed      a signal that came early, a sleep that is over already
+    every step is over ──> the run is completed
+
+A step that is over at once may start others: a loop and not a recursion, because a thousand such
+steps may stand in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from treadle.engine.core.facts import StepDecided
+from treadle.engine.core.moment import Moment
+from treadle.engine.core.plan import Plan
+from treadle.engine.core.signals import consume
+from treadle.engine.core.turns import is_handled, turn_of, unmet
+from treadle.sdk.definition import SignalStep, SleepStep, Step, wakes_ms
+from treadle.sdk.messages import Failure
+from treadle.sdk.run import UNDER_WAY, RunDocument, RunStatus, StepEntry, StepStatus
+
+
+def go_on(plan: Plan, run: RunDocument, candidates: Iterable[Step], moment: Moment) -> RunDocument:
+    """Start or skip those of the candidates whose turn it is; end the run after the last step."""
+    waiting = list(candidates)
+    while waiting and not run.is_terminal:
+        run, waiting = _wave(plan, run, waiting, moment)
+    return run if run.is_terminal else settled(plan, run, moment)
+
+
+def over(plan: Plan, run: RunDocument, step: Step, entry: StepEntry, moment: Moment) -> RunDocument:
+    """Write down that a step is over, and go on; a failure that nothing handles ends the run."""
+    run = with_step(run, step.id, entry)
+    if entry.status == "failed" and not is_handled(plan, step):
+        return end(run, "failed", moment, failure=entry.failure, step=step.id)
+    return go_on(plan, run, plan.followers[step.id], moment)
+
+
+def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
+    """Let a step begin whose condition holds; skip it otherwise."""
+    entry = run.steps.get(event.step)
+    if entry is None or entry.status != "deciding":
+        return run
+    # As of when it was the step's turn: whoever asks the condition again says the same.
+    step, moment = plan.steps[event.step], Moment(run.run, entry.event, entry.started_ms)
+    if event.failure is not None:
+        return over(plan, run, step, _over("failed", moment, event.failure), moment)
+    if not event.holds:
+        return over(plan, run, step, _over("skipped", moment), moment)
+    run = with_step(run, step.id, msgspec.structs.replace(entry, status="active"))
+    begun = _at_once(run, step, moment)
+    return (
+        settled(plan, run, moment)
+        if begun is run
+        else go_on(plan, begun, plan.followers[step.id], moment)
+    )
+
+
+def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Return the run with the status that its steps give it."""
+    statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
+    if "active" in statuses or "deciding" in statuses:
+        return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
+    if parked := statuses.get("parked"):
+        failure = run.steps[parked].failure
+        return msgspec.structs.replace(run, status="parked", failure=failure, failed_step=parked)
+    return end(run, "completed", moment)
+
+
+def end(
+    run: RunDocument,
+    status: RunStatus,
+    moment: Moment,
+    *,
+    failure: Failure | None = None,
+    step: str = "",
+) -> RunDocument:
+    """Move the run to its terminal status; steps under way become cancelled."""
+    steps = {
+        step_id: (
+            msgspec.structs.replace(entry, status="cancelled", ended_ms=moment.ms)
+            if entry.status in UNDER_WAY
+            else entry
+        )
+        for step_id, entry in run.steps.items()
+    }
+    return msgspec.structs.replace(
+        run, status=status, failure=failure, failed_step=step, ended_ms=moment.ms, steps=steps
+    )
+
+
+def with_step(run: RunDocument, step_id: str, entry: StepEntry) -> RunDocument:
+    """Return the run with this entry of a step."""
+    return msgspec.structs.replace(run, steps={**run.steps, step_id: entry})
+
+
+def _wave(
+    plan: Plan, run: RunDocument, candidates: list[Step], moment: Moment
+) -> tuple[RunDocument, list[Step]]:
+    """Take the candidates one step further; return what may follow from those that are over."""
+    entries: dict[str, StepEntry] = {}
+    for step in candidates:
+        if step.id in run.steps or step.id in entries:
+            continue
+        match turn_of(plan, run, step):
+            case "start":
+                entries[step.id] = StepEntry(
+                    "deciding" if step.when else "active", started_ms=moment.ms, event=moment.id
+                )
+            case "skip":
+                entries[step.id] = _over("skipped", moment)
+            case "fail":
+                cause = unmet(plan, run, step)
+                failure = run.steps[cause].failure
+                return end(run, "failed", moment, failure=failure, step=cause), []
+            case "wait":
+                pass
+    run = msgspec.structs.replace(run, steps={**run.steps, **entries})
+    for step_id, entry in entries.items():
+        if entry.status == "active":
+            run = _at_once(run, plan.steps[step_id], moment)
+    following = [
+        follower
+        for step_id in entries
+        if run.steps[step_id].status not in UNDER_WAY
+        for follower in plan.followers[step_id]
+    ]
+    return run, following
+
+
+def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:
+    """Complete an active step that need not wait; the same object if it has to."""
+    if isinstance(step, SignalStep) and step.signal in run.signals:
+        return consume(run, step, moment)
+    if isinstance(step, SleepStep) and wakes_ms(step, moment.ms) <= moment.ms:
+        return with_step(run, step.id, _over("completed", moment))
+    return run
+
+
+def _over(status: StepStatus, moment: Moment, failure: Failure | None = None) -> StepEntry:
+    return StepEntry(
+        status,
+        started_ms=moment.ms,
+        ended_ms=moment.ms,
+        event=moment.id,
+        failure=failure,
+    )

@@ -1,0 +1,157 @@
+"""Conditions of steps: an expression over JSON values, without side effects, that always ends.
+
+    input["total"] > 100 and steps["review"]["verdict"] == "ok"
+
+``input`` is the run's input, ``steps`` the outputs of the steps in ``after`` by id; of a step that
+was skipped it is null. The expression is in Python's syntax, evaluated by the library simpleeval
+with what could be used against an engine taken away: attributes, formatting, powers, shifts,
+comprehensions; and with a bound on the steps of the evaluation.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+from treadle.sdk import wording
+from treadle.sdk.wording import Suggestions
+
+_simpleeval: Any = importlib.import_module("simpleeval")  # It has no types.
+
+STEPS_MAX = 1_000
+"""Steps of one evaluation. A condition of a thousand characters cannot have so many; it is what
+is left when a library's bounds are not what they seem."""
+_NAMES = ("input", "steps")
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def _length(value: object) -> int:
+    return len(cast("Any", value)) if isinstance(value, (str, list, dict)) else 0
+
+
+def _get(value: object, key: object, default: object = None) -> object:
+    """Return what is at a key or an index, or the default if there is nothing."""
+    try:
+        return cast("Any", value)[key]
+    except (KeyError, IndexError, TypeError):
+        return default
+
+
+def _remainder(left: object, right: object) -> object:
+    if isinstance(left, str):
+        raise TypeError("% is for numbers")
+    return operator.mod(cast("Any", left), cast("Any", right))
+
+
+_FUNCTIONS: dict[str, Callable[..., object]] = {
+    "abs": abs,
+    "float": float,
+    "get": _get,
+    "int": int,
+    "len": _length,
+    "max": max,
+    "min": min,
+    "round": round,
+    "str": str,
+}
+_DEFAULTS: dict[type[ast.AST], Callable[..., object]] = _simpleeval.DEFAULT_OPERATORS
+_OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
+    kind: function
+    for kind, function in _DEFAULTS.items()
+    if kind not in (ast.Pow, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert)
+} | {ast.Mod: _remainder}
+_NODES = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.UnaryOp, ast.BinOp, ast.BoolOp),
+    *(ast.Compare, ast.IfExp, ast.Call, ast.Subscript, ast.List, ast.Tuple, ast.Dict, ast.Slice),
+    *(ast.And, ast.Or),
+)
+
+
+class ConditionError(Exception):
+    """A condition could not be evaluated: what it asked for is not there, or does not fit."""
+
+
+def _evaluator(names: Mapping[str, object]) -> Any:
+    """Return simpleeval on plain JSON data, with a bound on its steps."""
+    made: Any = _simpleeval.EvalWithCompoundTypes(
+        operators=_OPERATORS, functions=_FUNCTIONS, names={**_CONSTANTS, **names}
+    )
+    handlers: dict[type[ast.AST], Callable[[Any], object]] = {
+        kind: handler for kind, handler in made.nodes.items() if kind in _NODES
+    }
+    steps = 0
+
+    def step(node: ast.AST) -> object:
+        # In the library's place: it looks through all data at each step, for what JSON has not.
+        nonlocal steps
+        steps += 1
+        if steps > STEPS_MAX:
+            raise ValueError(f"it takes more than {STEPS_MAX} steps")
+        handler = handlers.get(type(node))
+        if handler is None:
+            raise ValueError(f"it uses {type(node).__name__}, which conditions have not")
+        return handler(node)
+
+    made._eval = step
+    return made
+
+
+def problems_of(text: str, after: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with a condition of a step that waits for these."""
+    try:
+        tree = _parsed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        reason = exc.msg if isinstance(exc, SyntaxError) else str(exc)
+        yield f'it is not an expression: {reason}. Write one, for example input["n"] > 3.'
+        return
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield f'it asks for .{node.attr}, and values have keys only. Write ["{node.attr}"].'
+        elif isinstance(node, ast.Name):
+            yield from _name(node.id, is_function=id(node) in functions)
+        elif not isinstance(node, _NODES) and type(node) not in _OPERATORS:
+            yield f"it uses {type(node).__name__}, which conditions have not. Let a step decide it."
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            yield from _step_name(node, after)
+
+
+def evaluate(text: str, run_input: object, steps: Mapping[str, object]) -> bool:
+    """Return whether a condition holds; raise ``ConditionError`` if that cannot be said."""
+    try:
+        evaluator = _evaluator({"input": run_input, "steps": steps})
+        return bool(evaluator.eval(text, previously_parsed=_parsed(text).body))
+    except Exception as exc:  # Whatever the data brings about is the condition's.
+        what = f"nothing at {exc}" if isinstance(exc, (KeyError, IndexError)) else str(exc)
+        raise ConditionError(
+            f"condition {text} cannot be evaluated: {what} ({type(exc).__name__}). Ask for what "
+            'may be missing with get(value, "key").'
+        ) from exc
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(text: str) -> ast.Expression:
+    return ast.parse(text.strip(), mode="eval")
+
+
+def _name(name: str, *, is_function: bool) -> Iterator[str]:
+    known = tuple(_FUNCTIONS) if is_function else (*_NAMES, *_CONSTANTS)
+    if name not in known:
+        nearest = Suggestions().nearest(name, known)
+        remedy = f"Did you mean {nearest!r}?" if nearest else f"Known are {', '.join(known)}."
+        yield f"{wording.shown(name)} is not known. {remedy}"
+
+
+def _step_name(node: ast.Subscript, after: tuple[str, ...]) -> Iterator[str]:
+    assert isinstance(node.value, ast.Name)
+    if node.value.id != "steps" or not isinstance(node.slice, ast.Constant):
+        return
+    name = node.slice.value
+    if name not in after:
+        yield (
+            f"it asks for the output of {wording.shown(name)}, which is not in after. Add it there."
+        )

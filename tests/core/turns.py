@@ -1,0 +1,40 @@
+"""When it may have been a step's turn: the rules of docs/control-flow.md, read off a document."""
+
+from __future__ import annotations
+
+from treadle.engine.core import Plan
+from treadle.sdk.run import RunDocument
+
+STARTED = frozenset({"active", "parked", "completed", "failed", "cancelled"})
+OVER = frozenset({"completed", "skipped", "failed"})
+
+
+def check_turn(plan: Plan, run: RunDocument, step_id: str) -> None:
+    """Assert that a step has an entry for a reason; what is over stays as it was."""
+    step, entry = plan.steps[step_id], run.steps[step_id]
+    handled = [other.id for other in plan.definition.steps if other.on_failure == step_id]
+    statuses = [status_of(run, other) for other in handled or step.after]
+    completed = statuses.count("completed")
+    if entry.status in STARTED and not (entry.status == "failed" and step.when and not completed):
+        if handled:
+            assert "failed" in statuses
+        elif step.quorum:
+            assert completed >= step.quorum
+        else:
+            assert set(statuses) <= {"completed", "skipped"}
+            assert completed or not statuses
+    if entry.status == "skipped" and step.when in ("", "true"):
+        if handled:
+            assert set(statuses) <= {"completed", "skipped"}
+        elif step.quorum:
+            assert completed < step.quorum
+            open_ = sum(status not in OVER for status in statuses)
+            assert run.is_terminal or completed + open_ < step.quorum
+        else:
+            assert "failed" in statuses or set(statuses) == {"skipped"}
+
+
+def status_of(run: RunDocument, step_id: str) -> str:
+    """Return where a step stands; ``waiting`` without an entry."""
+    entry = run.steps.get(step_id)
+    return entry.status if entry else "waiting"

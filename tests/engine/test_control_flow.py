@@ -1,0 +1,139 @@
+"""Conditions, quorums, handled failures and sleeps on a real server, and the page about them.
+Method: the page's own workflow with its worker; large outputs; a sleep over a restarted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.conftest import Play
+from tests.engine.stand import Stand
+
+from treadle.sdk import RunFailed, Workflow
+from treadle.sdk.testing import simulate
+from treadle.worker import TaskContext, Worker
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "control-flow.md"
+BIG = "x" * 50_000
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block, str(PAGE), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("order", "result", "skipped"),
+    [
+        (
+            {"total": 500, "gift": True},
+            {"ship": "ship", "wrap": "wrap", "return-window": None},
+            {"apologise"},
+        ),
+        (
+            {"total": 5, "gift": False},
+            {"ship": "ship", "wrap": None, "return-window": None},
+            {"apologise", "ask-airline", "wrap"},
+        ),
+        (
+            {"total": -1, "gift": True},
+            "sorry: charge failed with nothing to charge",
+            {"wrap", "ask-airline", "ask-haulier", "ship", "return-window", "close"},
+        ),
+    ],
+    ids=["by-air", "by-road", "apologised"],
+)
+def test_the_page_runs(
+    page: dict[str, Any], order: dict[str, Any], result: object, skipped: set[str]
+) -> None:
+    run = asyncio.run(simulate(page["workflow"], order, page["worker"]))
+    assert run.result() == result
+    steps = page["workflow"].build().steps
+    assert {step.id for step in steps if run.step(step.id).status == "skipped"} == skipped
+
+
+def test_an_engine_decides_the_same(play: Play, page: dict[str, Any]) -> None:
+    workflow = page["workflow"]
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(page["worker"])
+        await stand.client.start(workflow, {"total": -1, "gift": True}, id="r1")
+        result = await stand.client.result("r1", timeout_s=15)
+        assert result == "sorry: charge failed with nothing to charge"
+        view = await stand.client.get("r1")
+        assert (view.status, view.failure) == ("completed", None)
+        assert view.step("charge").status == "failed"
+        assert view.step("close").status == "skipped"
+
+    play(story)
+
+
+def test_what_is_too_large_for_a_task_is_referred_to_with_null_for_what_was_skipped(
+    play: Play,
+) -> None:
+    workflow = Workflow("large")
+    a = workflow.task("a", "big")
+    b = workflow.task("b", "big", after=a, when='len(steps["a"]) > 1')
+    c = workflow.task("c", "big", after=a, when='len(steps["a"]) < 1')
+    nap = workflow.sleep("nap", 0.05, after=a)
+    workflow.task("d", "sizes", after=[a, b, c, nap])
+    worker = Worker()
+
+    @worker.handler("big")
+    async def big(ctx: TaskContext[Any]) -> str:
+        return BIG
+
+    @worker.handler("sizes")
+    async def sizes(ctx: TaskContext[dict[str, str | None]]) -> dict[str, int | None]:
+        return {step: None if value is None else len(value) for step, value in ctx.input.items()}
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(worker)
+        await stand.client.start(workflow, None, id="r1")
+        found = await stand.client.result("r1", timeout_s=15)
+        assert found == {"a": len(BIG), "b": len(BIG), "c": None, "nap": None}
+
+    play(story)
+
+
+def test_a_condition_that_cannot_be_asked_says_so(play: Play) -> None:
+    workflow = Workflow("broken")
+    workflow.task("a", when='input["n"] > 3')
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.client.start(workflow, {}, id="r1")
+        with pytest.raises(RunFailed, match=r'input\["n"\] > 3 cannot be evaluated'):
+            await stand.client.result("r1", timeout_s=15)
+
+    play(story)
+
+
+def test_a_sleep_outlives_the_engine_and_is_seen(play: Play) -> None:
+    workflow = Workflow("naps")
+    workflow.sleep("nap", 1.5)
+    workflow.sleep("until", until=datetime.now(UTC) - timedelta(days=1), after="nap")
+
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        await stand.client.start(workflow, None, id="r1")
+        await stand.status("r1", "running")
+        view = await stand.client.get("r1")
+        assert (view.step("nap").doing, view.step("nap").kind) == ("sleeping", "sleep")
+        assert view.step("nap").due_ms == view.step("nap").started_ms + 1_500
+        told = await stand.client.explain("r1")
+        assert "step 'nap' sleeps until" in str(told)
+        await stand.stop(engine)
+        await stand.engine()
+        assert await stand.client.result("r1", timeout_s=15) is None
+
+    play(story)
