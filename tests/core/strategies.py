@@ -171,6 +171,7 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                         after=after,
                         signal=draw(st.sampled_from(SIGNALS)),
                         timeout_s=draw(_timeouts_s),
+                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
                     )
                 )
     if "sleep" in kinds:

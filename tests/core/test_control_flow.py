@@ -15,7 +15,7 @@ from treadle.engine.core.given import failed_before
 from treadle.engine.core.turns import turn_of
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
 from treadle.sdk.messages import CancelRequested, Failure, TimerFired
-from treadle.sdk.run import UNDER_WAY
+from treadle.sdk.run import UNDER_WAY, has_output
 
 events = st.lists(st.tuples(own.run_events, st.sampled_from((0, 0, 1, 5_000))), max_size=15)
 plans = own.plans(own.FLOW_KINDS)
@@ -204,6 +204,18 @@ def test_a_signal_that_does_not_come_is_handled_like_any_failure() -> None:
     fired = TimerFired(kind="step_deadline", step="s", due_ms=walk.now_ms + 5_000)
     walk.send(fired, after_ms=5_000)
     assert statuses(walk) == {"s": "failed", "h": "active"}
+
+
+def test_a_signal_that_does_not_come_may_be_an_outcome() -> None:
+    signal = SignalStep(id="s", signal="go", timeout_s=5, on_timeout="complete")
+    walk = RunWalk(plan_of(signal, task("b", "s")))
+    assert not has_output(walk.run, signal)
+    walk.send(TimerFired(kind="step_deadline", step="s"), after_ms=5_000)
+    assert statuses(walk) == {"s": "completed", "b": "active"}
+    assert not has_output(walk.run, signal)
+    walk = RunWalk(plan_of(signal, task("b", "s")))
+    walk.signal("go")
+    assert has_output(walk.run, signal)
 
 
 # ------------------------------------------------------------------ sleeps

@@ -100,6 +100,7 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 after=st.just(after),
                 signal=ids,
                 timeout_s=seconds,
+                on_timeout=st.sampled_from(["fail", "complete"]),
             ),
             st.builds(
                 SleepStep,

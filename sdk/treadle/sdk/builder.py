@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, cast
 
 from treadle.sdk import wording
-from treadle.sdk.definition import OnLimit, Retry, WorkflowDefinition, to_plain
+from treadle.sdk.definition import OnLimit, OnTimeout, Retry, WorkflowDefinition, to_plain
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
@@ -189,10 +189,12 @@ class Workflow(Generic[InputT]):
         when: str = "",
         on_failure: StepRef | str = "",
         timeout: Duration = 0,
+        on_timeout: OnTimeout = "fail",
     ) -> StepRef:
         """Add a step that completes when a signal reaches the run; its payload is the output.
 
-        ``signal`` is the signal's name, by default the id. After ``timeout`` the step fails.
+        ``signal`` is the signal's name, by default the id. After ``timeout`` the step fails, or
+        completes with null.
         """
         path = self._next_path()
         return self._add(
@@ -201,6 +203,7 @@ class Workflow(Generic[InputT]):
             **self._turn(path, after, quorum, when, on_failure),
             signal=id if signal is None else signal,
             timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+            on_timeout=on_timeout,
         )
 
     def sleep(

@@ -21,6 +21,7 @@ from treadle.sdk.times import moment_ms
 
 Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
+OnTimeout = Literal["fail", "complete"]
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -116,7 +117,10 @@ class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only
     signal: str
     """Name of the signal that completes the step."""
     timeout_s: float = 0
-    """Longest wait in seconds; then the step fails with reason ``timeout``. 0 is unlimited."""
+    """Longest wait in seconds; 0 is unlimited."""
+    on_timeout: OnTimeout = "fail"
+    """What the end of the wait does: ``fail`` the step with reason ``timeout``, or ``complete`` it
+    with null for the payload."""
 
 
 class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=True):

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.sdk.definition import SleepStep, Step
+from treadle.sdk.definition import SignalStep, SleepStep, Step
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -97,5 +97,7 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 def has_output(run: RunDocument, step: Step) -> bool:
     """True when a step has completed with something to hand on; null stands for it otherwise."""
     entry = run.steps.get(step.id)
-    is_completed = entry is not None and entry.status == "completed"
-    return is_completed and not isinstance(step, SleepStep)
+    if entry is None or entry.status != "completed" or isinstance(step, SleepStep):
+        return False
+    # A signal step completes with a signal's event, or with that of its timer.
+    return not isinstance(step, SignalStep) or entry.event.startswith("e")
