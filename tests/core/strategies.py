@@ -176,6 +176,10 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 )
     if "sleep" in kinds:
         steps = [draw(_turns(step, steps[i + 1 :])) for i, step in enumerate(steps)]
+        for step in draw(st.lists(st.sampled_from(steps), max_size=2, unique_by=id)):
+            undo = f"undo-{step.id}"
+            steps[steps.index(step)] = msgspec.structs.replace(step, compensate=undo)
+            steps.append(TaskStep(id=undo, type="work"))
     if draw(st.booleans()):
         steps.reverse()
     timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))

@@ -11,7 +11,7 @@ from tests.core.turns import OVER, check_turn, status_of
 from tests.core.walks import RunWalk, plan_of
 
 from treadle.engine.core import Plan, RunEvent, StepEnded, effects
-from treadle.engine.core.given import failed_before
+from treadle.engine.core.given import before_of, failed_before
 from treadle.engine.core.turns import turn_of
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
 from treadle.sdk.messages import CancelRequested, Failure, TimerFired
@@ -58,7 +58,8 @@ def test_a_live_run_has_a_step_under_way_and_no_turn_is_missed(
             continue
         assert any(entry.status in UNDER_WAY for entry in run.steps.values())
         for step_id, step in plan.steps.items():
-            assert step_id in run.steps or turn_of(plan, run, step) == "wait"
+            is_missed = not run.undoing and turn_of(plan, run, step) != "wait"
+            assert step_id in run.steps or not is_missed
 
 
 @given(plans, events)
@@ -97,6 +98,27 @@ def test_what_has_to_be_done_is_done_for_steps_under_way(
         if entry.status == "active" and isinstance(plan.steps[step_id], WorkStep)
     }
     assert created == (set() if run.is_terminal else active)
+    ended = {each.step for each in commands if isinstance(each, effects.EndRegister)}
+    stopped = {step_id for step_id, entry in run.steps.items() if entry.status == "cancelled"}
+    work = {step_id for step_id, step in plan.steps.items() if isinstance(step, WorkStep)}
+    assert ended == stopped & work
+
+
+@given(plans, events)
+def test_a_run_that_undoes_has_nothing_else_under_way_and_ends_as_it_would_have(
+    plan: Plan, sent: list[tuple[RunEvent, int]]
+) -> None:
+    trace = walked(plan, sent).trace
+    undoing = [run for run in trace if run.undoing]
+    for run in undoing:
+        under_way = {name for name, entry in run.steps.items() if entry.status in UNDER_WAY}
+        assert len(under_way) == 1
+        assert under_way <= plan.compensations.keys()
+        assert run.failure is not None
+        assert run.failure == undoing[0].failure
+    if undoing and trace[-1].is_terminal and "ended at once" not in str(trace[-1].failure):
+        assert trace[-1].status in (undoing[0].undoing, "cancelled")
+        assert not trace[-1].undoing
 
 
 # ------------------------------------------------------------------ conditions
@@ -216,6 +238,117 @@ def test_a_signal_that_does_not_come_may_be_an_outcome() -> None:
     walk = RunWalk(plan_of(signal, task("b", "s")))
     walk.signal("go")
     assert has_output(walk.run, signal)
+
+
+# ------------------------------------------------------------------ compensations
+
+
+def saga(**fields: object) -> RunWalk:
+    steps = (
+        task("a", compensate="undo-a"),
+        task("b", "a", compensate="undo-b"),
+        task("c", "b", **fields),
+        task("d", "b"),
+        task("undo-a"),
+        task("undo-b"),
+    )
+    walk = RunWalk(plan_of(*steps))
+    walk.send(StepEnded("a", "completed", 1), after_ms=5)
+    walk.send(StepEnded("b", "completed", 1), after_ms=5)
+    return walk
+
+
+def test_a_failed_run_undoes_what_has_completed_newest_first() -> None:
+    walk = saga()
+    run = walk.send(StepEnded("c", "failed", 1, BROKEN))
+    assert (run.status, run.undoing, run.failure, run.failed_step) == (
+        "running",
+        "failed",
+        BROKEN,
+        "c",
+    )
+    assert statuses(walk) == {
+        "a": "completed",
+        "b": "completed",
+        "c": "failed",
+        "d": "cancelled",
+        "undo-a": "waiting",
+        "undo-b": "active",
+    }
+    commands = effects.of_document(walk.plan, run)
+    assert effects.CreateRegister("undo-b") in commands
+    assert effects.NotifyCancel("ValueError", "d") in commands, "the others go on"
+    walk.send(StepEnded("undo-b", "completed", 1), after_ms=5)
+    assert (walk.status("undo-a"), walk.run.status) == ("active", "running")
+    end = walk.send(StepEnded("undo-a", "completed", 1))
+    assert (end.status, end.failure, end.failed_step, end.undoing) == ("failed", BROKEN, "c", "")
+
+
+def test_what_has_not_completed_is_not_undone() -> None:
+    walk = RunWalk(plan_of(task("a", compensate="undo-a"), task("undo-a"), task("b")))
+    run = walk.send(StepEnded("b", "failed", 1, BROKEN))
+    assert (run.status, walk.status("a"), walk.status("undo-a")) == (
+        "failed",
+        "cancelled",
+        "waiting",
+    )
+
+
+def test_a_completed_run_skips_what_would_have_undone_it() -> None:
+    walk = saga()
+    walk.send(StepEnded("c", "completed", 1))
+    run = walk.send(StepEnded("d", "completed", 1))
+    assert (run.status, walk.status("undo-a"), walk.status("undo-b")) == (
+        "completed",
+        "skipped",
+        "skipped",
+    )
+
+
+def test_a_compensation_that_fails_does_not_keep_the_others_from_running() -> None:
+    walk = saga()
+    walk.send(StepEnded("c", "failed", 1, BROKEN))
+    walk.send(StepEnded("undo-b", "failed", 1, Failure("Worse")))
+    assert walk.status("undo-a") == "active"
+    end = walk.send(StepEnded("undo-a", "completed", 1))
+    assert (end.status, end.failure, walk.status("undo-b")) == ("failed", BROKEN, "failed")
+
+
+def test_a_cancelled_run_undoes_too_and_a_second_cancel_ends_it() -> None:
+    walk = saga()
+    run = walk.send(CancelRequested(reason="changed my mind"))
+    assert (run.status, run.undoing, walk.status("undo-b")) == ("running", "cancelled", "active")
+    end = walk.send(CancelRequested(reason="now"))
+    assert (end.status, walk.status("undo-b"), walk.status("undo-a")) == (
+        "cancelled",
+        "cancelled",
+        "waiting",
+    )
+
+
+def test_a_handled_failure_undoes_nothing() -> None:
+    steps = (task("a", compensate="u"), task("u"), task("b", "a", on_failure="h"), task("h"))
+    walk = RunWalk(plan_of(*steps))
+    walk.send(StepEnded("a", "completed", 1))
+    walk.send(StepEnded("b", "failed", 1, BROKEN))
+    run = walk.send(StepEnded("h", "completed", 1))
+    assert (run.status, walk.status("u")) == ("completed", "skipped")
+
+
+def test_the_deadline_of_a_run_that_undoes_changes_nothing() -> None:
+    plan = plan_of(task("a", compensate="u"), task("u"), task("b", "a"), timeout_s=10)
+    walk = RunWalk(plan)
+    walk.send(StepEnded("a", "completed", 1))
+    run = walk.send(TimerFired(kind="run_deadline"), after_ms=10_000)
+    assert (run.undoing, run.failure and run.failure.type) == ("failed", "run_timeout")
+    assert walk.send(TimerFired(kind="run_deadline"), after_ms=1) is run
+    assert not any(isinstance(each, effects.SetTimer) for each in effects.of_document(plan, run))
+
+
+def test_what_undoes_is_given_the_output_of_what_it_undoes() -> None:
+    plan = saga().plan
+    assert before_of(plan, plan.steps["undo-b"]) == ("b",)
+    assert before_of(plan, plan.steps["c"]) == ("b",)
 
 
 # ------------------------------------------------------------------ sleeps

@@ -12,6 +12,10 @@ OVER = frozenset({"completed", "skipped", "failed"})
 def check_turn(plan: Plan, run: RunDocument, step_id: str) -> None:
     """Assert that a step has an entry for a reason; what is over stays as it was."""
     step, entry = plan.steps[step_id], run.steps[step_id]
+    undone = [other.id for other in plan.definition.steps if other.compensate == step_id]
+    if undone:
+        check_undoing(plan, run, step_id, undone[0])
+        return
     handled = [other.id for other in plan.definition.steps if other.on_failure == step_id]
     statuses = [status_of(run, other) for other in handled or step.after]
     completed = statuses.count("completed")
@@ -32,6 +36,22 @@ def check_turn(plan: Plan, run: RunDocument, step_id: str) -> None:
             assert run.is_terminal or completed + open_ < step.quorum
         else:
             assert "failed" in statuses or set(statuses) == {"skipped"}
+
+
+def check_undoing(plan: Plan, run: RunDocument, step_id: str, undone: str) -> None:
+    """Assert that a step is undone for a reason, and the newest first."""
+    entry, of = run.steps[step_id], run.steps.get(undone)
+    if entry.status == "skipped":
+        assert run.status == "completed"
+        return
+    assert run.undoing or run.status in ("failed", "cancelled")
+    assert of is not None
+    assert of.status == "completed"
+    for other in plan.definition.steps:
+        begun = run.steps.get(other.compensate) if other.compensate else None
+        if begun is not None and other.id != undone and begun.started_ms < entry.started_ms:
+            assert run.steps[other.id].ended_ms >= of.ended_ms, "the newest is undone first"
+            assert begun.ended_ms, "one by one"
 
 
 def status_of(run: RunDocument, step_id: str) -> str:

@@ -342,6 +342,9 @@ class World:
             return
         for step_id, placed in self.registers.items():
             entry = self.document.steps[step_id]
+            if entry.status == "cancelled":
+                assert isinstance(placed.register, Ended), "stopped before anything is undone"
+                continue
             match placed.register:
                 case Ended() as register:
                     assert (entry.status, entry.iterations) == (

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 
-from treadle.sdk import RunFailed, Workflow
+from treadle.sdk import RunCancelled, RunFailed, Workflow
 from treadle.sdk.testing import simulate
 from treadle.worker import TaskContext, Worker
 
@@ -21,12 +21,22 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "control-flow.md"
 BIG = "x" * 50_000
 
 
-@pytest.fixture(scope="module")
-def page() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+def _block(fence: str) -> dict[str, Any]:
+    fenced = rf"^```{fence}\n(.*?)^```$"
+    (block,) = re.findall(fenced, PAGE.read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(block, str(PAGE), "exec"), names)
     return names
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    return _block("python")
+
+
+@pytest.fixture
+def trip() -> dict[str, Any]:
+    return _block("python run")
 
 
 @pytest.mark.parametrize(
@@ -135,5 +145,95 @@ def test_a_sleep_outlives_the_engine_and_is_seen(play: Play) -> None:
         await stand.stop(engine)
         await stand.engine()
         assert await stand.client.result("r1", timeout_s=15) is None
+
+    play(story)
+
+
+def test_a_trip_that_cannot_be_paid_is_undone(trip: dict[str, Any]) -> None:
+    run = asyncio.run(simulate(trip["workflow"], None, trip["worker"]))
+    with pytest.raises(RunFailed, match="the card was refused"):
+        run.result()
+    assert trip["undone"] == ["room-7", "flight-7"]
+
+
+def test_a_run_undoes_what_has_completed_and_stops_what_has_not(play: Play) -> None:
+    workflow = Workflow("undoes")
+    workflow.task("book", compensate="unbook")
+    workflow.task("stay", after="book")
+    workflow.task("unbook")
+    worker = Worker()
+    go_on = asyncio.Event()
+    stopped: list[bool] = []
+
+    @worker.handler("book")
+    async def book(ctx: TaskContext[Any]) -> str:
+        return BIG + BIG
+
+    @worker.handler("stay")
+    async def stay(ctx: TaskContext[Any]) -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.append(ctx.cancelled.is_set())
+
+    @worker.handler("unbook")
+    async def unbook(ctx: TaskContext[str]) -> int:
+        await go_on.wait()
+        return len(ctx.input)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(worker)
+        await stand.client.start(workflow, None, id="r1")
+        await stand.until(
+            "it stays",
+            lambda: stand.client.get("r1"),
+            lambda view: view.step("stay").status == "active",
+        )
+        await stand.client.cancel("r1", "changed my mind")
+        view = await stand.until(
+            "it undoes",
+            lambda: stand.client.get("r1"),
+            lambda view: view.step("unbook").status == "active",
+        )
+        assert (view.status, view.step("stay").status) == ("running", "cancelled")
+        told = await stand.client.explain("r1")
+        assert "undoes what has completed, and ends cancelled then" in str(told.reasons)
+        assert not told.is_stuck
+        go_on.set()
+        with pytest.raises(RunCancelled, match="changed my mind"):
+            await stand.client.result("r1", timeout_s=15)
+        assert (await stand.client.get("r1")).step("unbook").status == "completed"
+        assert stopped == [True]
+
+    play(story)
+
+
+def test_a_second_cancel_ends_a_run_that_undoes(play: Play) -> None:
+    workflow = Workflow("hurried")
+    workflow.task("book", "quick", compensate="unbook")
+    workflow.wait_for_signal("never", after="book")
+    workflow.task("unbook", "nobody-serves-this")
+    worker = Worker()
+
+    @worker.handler("quick")
+    async def quick(ctx: TaskContext[Any]) -> str:
+        return "done"
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(worker)
+        await stand.client.start(workflow, None, id="r1")
+        for status in ("waiting", "active"):
+            await stand.until(
+                f"unbook is {status}",
+                lambda: stand.client.get("r1"),
+                lambda view, status=status: (
+                    view.step("book").status == "completed" and view.step("unbook").status == status
+                ),
+            )
+            await stand.client.cancel("r1")
+        with pytest.raises(RunCancelled):
+            await stand.client.result("r1", timeout_s=15)
 
     play(story)

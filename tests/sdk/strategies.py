@@ -140,6 +140,10 @@ def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
         for i, name in enumerate(names)
     ]
     steps = [draw(_turn(step, steps[i + 1 :])) for i, step in enumerate(steps)]
+    if draw(st.booleans()) and not (step := steps[-1]).id.startswith("undo-"):
+        undo = f"undo-{step.id}"[:64]
+        steps[-1] = msgspec.structs.replace(step, compensate=undo)
+        steps.append(TaskStep(id=undo, type="undo"))
     return WorkflowDefinition(
         name=draw(ids),
         steps=tuple(draw(st.permutations(steps))),
@@ -311,6 +315,8 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "condition with attribute": (_set("when", "input.total > 3"), False),
     "condition of another step": (_set("when", 'steps["no-such-step"]'), False),
     "condition too long": (_set("when", "1 + " * 500 + "1"), True),
+    "undoes itself": (_set("compensate", "fetch"), False),
+    "unknown compensation": (_set("compensate", "no-such-step"), False),
     "unknown handler": (_set("on_failure", "no-such-step"), False),
     "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
     "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),

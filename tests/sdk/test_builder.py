@@ -90,18 +90,20 @@ def test_task_type_and_signal_name_are_the_id_unless_they_are_given() -> None:
 
 def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None:
     workflow = Workflow("w")
-    a, b = workflow.task("a", on_failure="h"), workflow.task("b")
+    a, b = workflow.task("a", on_failure="h", compensate="u"), workflow.task("b")
     workflow.task("c", after=[a, b], quorum=1, when='input["n"] > 3')
     rest = workflow.sleep("rest", timedelta(days=2), after=a)
     workflow.sleep("morning", until=datetime(2027, 1, 31, 9, tzinfo=UTC), after=rest)
     workflow.task("h")
+    workflow.task("u")
     assert workflow.build().steps == (
-        TaskStep(id="a", type="a", on_failure="h"),
+        TaskStep(id="a", type="a", on_failure="h", compensate="u"),
         TaskStep(id="b", type="b"),
         TaskStep(id="c", type="c", after=("a", "b"), quorum=1, when='input["n"] > 3'),
         SleepStep(id="rest", after=("a",), duration_s=172_800),
         SleepStep(id="morning", after=("rest",), until="2027-01-31T09:00:00+00:00"),
         TaskStep(id="h", type="h"),
+        TaskStep(id="u", type="u"),
     )
 
 
@@ -117,6 +119,26 @@ def test_a_step_that_handles_failures_must_be_of_the_workflow_and_wait_for_nothi
     assert "belongs to workflow 'other'" in found["steps[0].on_failure"]
     assert "Remove after from it" in found["steps[1].on_failure"]
     assert "its own failure" in found["steps[3].on_failure"]
+
+
+def test_a_step_that_undoes_another_runs_for_that_alone() -> None:
+    workflow = Workflow("w")
+    workflow.task("a", compensate="u")
+    workflow.task("b", compensate="u")
+    workflow.task("c", compensate="c")
+    workflow.task("d", compensate="undoo")
+    workflow.task("e", compensate="v", after="u")
+    workflow.task("f", on_failure="v")
+    workflow.task("u")
+    workflow.task("v")
+    with pytest.raises(InvalidDefinition) as caught:
+        workflow.build()
+    found = {problem.path: problem.text for problem in caught.value.problems}
+    assert "undoes step 'a' already" in found["steps[1].compensate"]
+    assert "cannot undo itself" in found["steps[2].compensate"]
+    assert "is not a step of this workflow" in found["steps[3].compensate"]
+    assert "handles no failure" in found["steps[4].compensate"]
+    assert "nothing can wait for it" in found["steps[4].after[0]"]
 
 
 def test_a_handler_that_leads_back_to_the_step_is_a_cycle() -> None:

@@ -75,14 +75,15 @@ class Driver:
             case effects.EndRegister():
                 assert plan is not None
                 address = self._address(plan, run, command.step)
-                moment = Moment(run.run, f"end-{run.ended_ms}", run.ended_ms)
+                ended_ms = run.steps[command.step].ended_ms
+                moment = Moment(run.run, f"end-{ended_ms}", ended_ms)
                 await self._steps.end(address, command.failure, moment)
             case effects.SetTimer():
                 await self._timers.set(run.run, command)
             case effects.ClearTimers():
                 await self._timers.clear(run.run)
             case effects.NotifyCancel():
-                self._notify(run, command.reason)
+                self._notify(run, command)
             case effects.SettleLane():
                 await self._lanes.settle(Lane.named(run.lane, run.domain))
             case _:
@@ -104,8 +105,10 @@ class Driver:
     def _address(self, plan: Plan, run: RunDocument, step_id: str) -> RegisterAddress:
         return RegisterAddress(run.domain, run.run, step_id, plan.work(step_id).type)
 
-    def _notify(self, run: RunDocument, reason: str) -> None:
-        notice = msgspec.json.encode(CancelNotice(run=run.run, reason=reason))
+    def _notify(self, run: RunDocument, command: effects.NotifyCancel) -> None:
+        notice = msgspec.json.encode(
+            CancelNotice(run=run.run, step=command.step, reason=command.reason)
+        )
         try:
             self._connection.publish(self._subjects.cancel(run.run), notice)
         except Unknown:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 import msgspec
 
 from treadle.engine.core.facts import StepDecided
-from treadle.engine.core.given import decision, failed_before
+from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.engine.core.plan import Plan
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
@@ -81,17 +81,18 @@ class Inputs:
         """
         if failed := failed_before(plan, run, step):
             return Inline(msgspec.Raw(msgspec.json.encode(failed)))
-        if not step.after:
+        before = before_of(plan, step)
+        if not before:
             value = await self._event_payload(run.requested)
             if len(value) > self._inline_bytes_max():
                 return FromRun(run.requested)
             return Inline(msgspec.Raw(value))
-        values = {dep: await self._output(plan, run, dep) for dep in step.after}
-        single = len(step.after) == 1
+        values = {dep: await self._output(plan, run, dep) for dep in before}
+        single = len(before) == 1
         if sum(map(len, values.values())) > self._inline_bytes_max():
-            return _references(plan, run, step, single)
+            return _references(plan, run, before, single)
         if single:
-            return Inline(msgspec.Raw(values[step.after[0]]))
+            return Inline(msgspec.Raw(values[before[0]]))
         return Inline(msgspec.Raw(join_object(values)))
 
     def _inline_bytes_max(self) -> int:
@@ -141,10 +142,10 @@ def join_object(values: dict[str, bytes]) -> bytes:
     return b"{" + b",".join(b'"%b":%b' % (k.encode(), v) for k, v in values.items()) + b"}"
 
 
-def _references(plan: Plan, run: RunDocument, step: Step, single: bool) -> FromSteps:
+def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bool) -> FromSteps:
     types: dict[str, str] = {}
     sequences: dict[str, int] = {}
-    for dep in step.after:
+    for dep in steps:
         before = plan.steps[dep]
         if not has_output(run, before):
             types[dep] = ""

@@ -16,7 +16,7 @@ import msgspec
 from treadle.engine.core.apply import rebuilt
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import end
+from treadle.engine.core.undoing import end
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents

@@ -104,20 +104,22 @@ class Workflow(Generic[InputT]):
         quorum: int = 0,
         when: str = "",
         on_failure: StepRef | str = "",
+        compensate: StepRef | str = "",
         timeout: Duration = 0,
         retry: Retry | None = None,
     ) -> StepRef:
         """Add a step that a worker executes once.
 
         ``type`` is the task type under which workers register the handler, by default the id.
-        ``timeout`` bounds one attempt; 0 is unlimited. ``quorum``, ``when`` and ``on_failure``
-        say when it is a step's turn, and what follows if it fails: docs/control-flow.md.
+        ``timeout`` bounds one attempt; 0 is unlimited. ``quorum``, ``when``, ``on_failure`` and
+        ``compensate`` say when it is a step's turn, and what follows a failure:
+        docs/control-flow.md.
         """
         path = self._next_path()
         return self._add(
             StepRef(self, id),
             kind="task",
-            **self._turn(path, after, quorum, when, on_failure),
+            **self._turn(path, after, quorum, when, on_failure, compensate),
             type=id if type is None else type,
             timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
             retry=self._retry(path, retry),
@@ -134,6 +136,7 @@ class Workflow(Generic[InputT]):
         quorum: int = 0,
         when: str = "",
         on_failure: StepRef | str = "",
+        compensate: StepRef | str = "",
         max_duration: Duration = 0,
         loop_delay: Duration = 0,
         timeout: Duration = 0,
@@ -162,7 +165,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="agent_loop",
-            **self._turn(path, after, quorum, when, on_failure),
+            **self._turn(path, after, quorum, when, on_failure, compensate),
             type=id if type is None else type,
             **loop,
             max_duration_s=self._seconds(wording.field(path, "max_duration_s"), max_duration),
@@ -188,6 +191,7 @@ class Workflow(Generic[InputT]):
         quorum: int = 0,
         when: str = "",
         on_failure: StepRef | str = "",
+        compensate: StepRef | str = "",
         timeout: Duration = 0,
         on_timeout: OnTimeout = "fail",
     ) -> StepRef:
@@ -200,7 +204,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="signal",
-            **self._turn(path, after, quorum, when, on_failure),
+            **self._turn(path, after, quorum, when, on_failure, compensate),
             signal=id if signal is None else signal,
             timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
             on_timeout=on_timeout,
@@ -216,6 +220,7 @@ class Workflow(Generic[InputT]):
         quorum: int = 0,
         when: str = "",
         on_failure: StepRef | str = "",
+        compensate: StepRef | str = "",
     ) -> StepRef:
         """Add a step that completes by itself: after a while, or at a time with its zone.
 
@@ -225,7 +230,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="sleep",
-            **self._turn(path, after, quorum, when, on_failure),
+            **self._turn(path, after, quorum, when, on_failure, compensate),
             duration_s=self._seconds(wording.field(path, "duration_s"), duration),
             until=until.isoformat() if isinstance(until, datetime) else until,
         )
@@ -254,18 +259,21 @@ class Workflow(Generic[InputT]):
         return ref
 
     def _turn(
-        self, path: str, after: object, quorum: object, when: object, on_failure: object
+        self,
+        path: str,
+        after: object,
+        quorum: object,
+        when: object,
+        on_failure: object,
+        compensate: object,
     ) -> dict[str, object]:
-        """Return the fields that say when it is a step's turn, and what follows its failure."""
-        handler: object = on_failure
-        if on_failure:
-            handler = self._named(wording.field(path, "on_failure"), on_failure, "Name a step")
-        return {
-            "after": self._after(path, after),
-            "quorum": quorum,
-            "when": when,
-            "on_failure": handler,
+        """Return the fields that say when it is a step's turn, and what follows a failure."""
+        others = {"on_failure": on_failure, "compensate": compensate}
+        named = {
+            field: self._named(wording.field(path, field), other, "Name a step") if other else ""
+            for field, other in others.items()
         }
+        return {"after": self._after(path, after), "quorum": quorum, "when": when, **named}
 
     def _seconds(self, path: str, value: object) -> object:
         if isinstance(value, timedelta):

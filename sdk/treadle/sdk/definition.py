@@ -61,6 +61,10 @@ class _StepBase(
     """Step that starts if this one fails for good, with the failure as its input. The run goes
     on: what waits for the failed step is skipped, and so is the other one if this completes."""
 
+    compensate: str = ""
+    """Step that undoes this one: it starts, with this one's output as its input, if the run fails
+    or is cancelled after this one has completed. The newest is undone first."""
+
 
 class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=True):
     """A step that a worker executes once; its return value is its output."""

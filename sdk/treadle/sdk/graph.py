@@ -24,6 +24,7 @@ def problems_of_edges(definition: WorkflowDefinition) -> Iterator[Problem]:
         return
     yield from _unknown(definition)
     yield from _handlers(definition)
+    yield from _compensations(definition)
     graph = _Graph(definition.steps)
     yield from graph.cycles()
     yield from graph.unreachable()
@@ -68,6 +69,51 @@ def _handlers(definition: WorkflowDefinition) -> Iterator[Problem]:
                 f"{named} starts when this step fails, and its after names other steps to wait "
                 "for. Remove after from it; steps may wait for it.",
             )
+
+
+def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
+    """Yield the problems of the steps that undo others."""
+    known = {step.id: step for step in definition.steps}
+    suggestions = Suggestions()
+    undone: dict[str, str] = {}
+    handlers = {step.on_failure for step in definition.steps}
+    for i, step in enumerate(definition.steps):
+        if not step.compensate:
+            continue
+        path = f"steps[{i}].compensate"
+        undoing = known.get(step.compensate)
+        named = f"step {wording.shown(step.compensate)}"
+        first = undone.setdefault(step.compensate, step.id)
+        if undoing is None:
+            nearest = suggestions.nearest(step.compensate, known.keys() - {step.id})
+            remedy = f"Did you mean {nearest!r}?" if nearest else "Add it."
+            yield Problem(path, f"{named} is not a step of this workflow. {remedy}")
+        elif undoing is step:
+            yield Problem(path, f"{named} cannot undo itself. Name another step.")
+        elif first != step.id:
+            yield Problem(
+                path,
+                f"{named} undoes step {wording.shown(first)} already, and runs once. Add a step of "
+                "its own for this one.",
+            )
+        elif undoing.after or undoing.id in handlers or undoing.compensate or undoing.on_failure:
+            yield Problem(
+                path,
+                f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
+                "and has neither on_failure nor compensate. Remove that from it.",
+            )
+    yield from _waits_for_undoing(definition, undone)
+
+
+def _waits_for_undoing(definition: WorkflowDefinition, undone: dict[str, str]) -> Iterator[Problem]:
+    for i, step in enumerate(definition.steps):
+        for j, other in enumerate(step.after):
+            if other in undone:
+                yield Problem(
+                    wording.item(f"steps[{i}].after", j),
+                    f"step {wording.shown(other)} runs only when the run will not complete, so "
+                    "nothing can wait for it. Remove it from after.",
+                )
 
 
 class _Graph:

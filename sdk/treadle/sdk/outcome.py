@@ -24,7 +24,9 @@ def outcome_of(definition: WorkflowDefinition, run: RunDocument) -> Outcome:
     """
     awaited = {name for step in definition.steps for name in step.after}
     handlers = {step.on_failure for step in definition.steps if step.on_failure}
-    last = tuple(step for step in definition.steps if step.id not in awaited | handlers)
+    undoing = {step.compensate for step in definition.steps if step.compensate}
+    others = awaited | handlers | undoing
+    last = tuple(step for step in definition.steps if step.id not in others)
     handled = tuple(
         step
         for step in definition.steps

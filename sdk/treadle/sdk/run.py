@@ -63,6 +63,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     failure: Failure | None = None
     """Why the run failed, was cancelled or is parked, with the step in ``failed_step``."""
     failed_step: str = ""
+    undoing: Literal["", "failed", "cancelled"] = ""
+    """How the run ends once its compensations are over; empty while nothing is undone."""
     requested: int = 0
     """Sequence of the RunRequested event in the events stream: the input is there."""
     requested_ms: int = 0

@@ -35,7 +35,7 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},
     "when": {"maxLength": CONDITION_CHARS_MAX},
-    "on_failure": _ID,
+    **dict.fromkeys(("on_failure", "compensate"), _ID),
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }

@@ -20,8 +20,9 @@ import msgspec
 from treadle.engine.core.facts import StepDecided, StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import decided, end, go_on, over, settled, with_step
+from treadle.engine.core.progress import decided, go_on, over, settled, stop, with_step
 from treadle.engine.core.signals import consume, receive
+from treadle.engine.core.undoing import end
 from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
@@ -109,7 +110,7 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _signal(plan, run, event, moment)
         case CancelRequested():
             failure = Failure("cancelled", event.reason, retryable=False)
-            return end(run, "cancelled", moment, failure=failure)
+            return stop(plan, run, "cancelled", moment, failure=failure)
         case TimerFired():
             return _timer(run, event, moment, plan)
         case StepEnded():
@@ -248,7 +249,7 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
 
 def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> RunDocument:
     if event.kind == "run_deadline":
-        if not run.deadline_ms or moment.ms < run.deadline_ms:
+        if not run.deadline_ms or moment.ms < run.deadline_ms or run.undoing:
             return run
         failure = Failure(
             "run_timeout",
@@ -256,7 +257,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
             f"{'start in its lane' if run.lane else 'request'}",
             retryable=False,
         )
-        return end(run, "failed", moment, failure=failure)
+        return stop(plan, run, "failed", moment, failure=failure)
     step = plan.steps.get(event.step)
     entry = run.steps.get(event.step)
     if entry is None or entry.status != "active":

@@ -64,9 +64,10 @@ class ClearTimers(msgspec.Struct, frozen=True):
 
 
 class NotifyCancel(msgspec.Struct, frozen=True):
-    """Workers that execute tasks of this run should stop."""
+    """Workers that execute tasks of this run, or of this step of it, should stop."""
 
     reason: str
+    step: str = ""
 
 
 class SettleLane(msgspec.Struct, frozen=True):
@@ -85,7 +86,12 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
         return lane
     assert plan is not None
     commands: list[Command] = []
-    if run.deadline_ms:
+    if run.undoing:
+        commands.extend(_of_cancelled_steps(plan, run))
+        reason = run.failure.type if run.failure else run.undoing
+        steps = [command.step for command in commands if isinstance(command, EndRegister)]
+        commands.extend(NotifyCancel(reason, step_id) for step_id in steps)
+    elif run.deadline_ms:
         fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
         commands.append(SetTimer("run", run.deadline_ms, fired))
     for step_id, entry in run.steps.items():
@@ -108,19 +114,24 @@ def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
 
 
 def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
-    commands: list[Command] = []
     if plan is None:
-        return commands
-    reason = run.failure.type if run.failure else run.status
-    failure = Failure("cancelled", f"the run ended: {reason}", retryable=False)
-    for step_id, entry in run.steps.items():
-        if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep):
-            commands.append(EndRegister(step_id, failure))
+        return []
+    commands: list[Command] = [*_of_cancelled_steps(plan, run)]
     if commands:
-        commands.append(NotifyCancel(reason))
+        commands.append(NotifyCancel(run.failure.type if run.failure else run.status))
     if plan.may_set_timers:
         commands.append(ClearTimers())
     return commands
+
+
+def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:
+    reason = run.failure.type if run.failure else run.status
+    failure = Failure("cancelled", f"the run ended: {reason}", retryable=False)
+    return [
+        EndRegister(step_id, failure)
+        for step_id, entry in run.steps.items()
+        if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep)
+    ]
 
 
 def of_register(step_id: str, task_type: str, register: Register) -> tuple[SetTimer, ...]:

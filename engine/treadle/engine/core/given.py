@@ -13,6 +13,12 @@ from treadle.sdk.messages import Failure
 from treadle.sdk.run import RunDocument
 
 
+def before_of(plan: Plan, step: Step) -> tuple[str, ...]:
+    """Return the steps whose outputs a step is given; none means the run's input."""
+    undone = plan.compensations.get(step.id)
+    return (undone,) if undone else step.after
+
+
 def failed_before(plan: Plan, run: RunDocument, step: Step) -> FailedStep | None:
     """Return the failure because of which a step runs; None for a step that handles none."""
     for step_id in plan.handles.get(step.id, ()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
+
 from treadle.sdk.definition import (
     AgentLoopStep,
     SignalStep,
@@ -20,12 +22,14 @@ class Plan:
     """An immutable view of one definition: steps by id, what follows each, timers."""
 
     __slots__ = (
+        "compensations",
         "definition",
         "followers",
         "handles",
         "has_conditions",
         "hash",
         "may_set_timers",
+        "order",
         "roots",
         "steps",
     )
@@ -50,8 +54,16 @@ class Plan:
         }
         """What may start or be skipped when a step is over."""
         self.has_conditions = any(step.when for step in definition.steps)
+        self.compensations = {
+            step.compensate: step.id for step in definition.steps if step.compensate
+        }
+        """By a step that undoes another one: which."""
+        self.order = {step_id: place for place, step_id in enumerate(_sorted(definition))}
+        """Each step's place in an order in which none comes before what it waits for."""
         self.roots = tuple(
-            step for step in definition.steps if not step.after and step.id not in self.handles
+            step
+            for step in definition.steps
+            if not step.after and step.id not in self.handles.keys() | self.compensations.keys()
         )
         self.may_set_timers = definition.timeout_s > 0 or any(
             _may_set_timers(step) for step in definition.steps
@@ -63,6 +75,12 @@ class Plan:
         if isinstance(step, SignalStep | SleepStep):
             raise KeyError(step_id)
         return step
+
+
+def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
+    return tuple(
+        TopologicalSorter({step.id: step.after for step in definition.steps}).static_order()
+    )
 
 
 def _may_set_timers(step: Step) -> bool:

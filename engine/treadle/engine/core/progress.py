@@ -4,6 +4,7 @@
     turn ──skip───> skipped
     active ──at once──> completed      a signal that came early, a sleep that is over already
     every step is over ──> the run is completed
+    a failure that nothing handles ──> the run undoes what has completed, and fails
 
 A step that is over at once may start others: a loop and not a recursion, because a thousand such
 steps may stand in a row.
@@ -12,9 +13,11 @@ steps may stand in a row.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
+from treadle.engine.core import undoing
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -22,13 +25,15 @@ from treadle.engine.core.signals import consume
 from treadle.engine.core.turns import is_handled, turn_of, unmet
 from treadle.sdk.definition import SignalStep, SleepStep, Step, wakes_ms
 from treadle.sdk.messages import Failure
-from treadle.sdk.run import UNDER_WAY, RunDocument, RunStatus, StepEntry, StepStatus
+from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, StepStatus
+
+UNKNOWN = Failure("unknown", "the step's document names no cause", retryable=False)
 
 
 def go_on(plan: Plan, run: RunDocument, candidates: Iterable[Step], moment: Moment) -> RunDocument:
     """Start or skip those of the candidates whose turn it is; end the run after the last step."""
     waiting = list(candidates)
-    while waiting and not run.is_terminal:
+    while waiting and not (run.is_terminal or run.undoing):
         run, waiting = _wave(plan, run, waiting, moment)
     return run if run.is_terminal else settled(plan, run, moment)
 
@@ -36,9 +41,43 @@ def go_on(plan: Plan, run: RunDocument, candidates: Iterable[Step], moment: Mome
 def over(plan: Plan, run: RunDocument, step: Step, entry: StepEntry, moment: Moment) -> RunDocument:
     """Write down that a step is over, and go on; a failure that nothing handles ends the run."""
     run = with_step(run, step.id, entry)
+    if run.undoing:
+        return undo(plan, run, moment)
     if entry.status == "failed" and not is_handled(plan, step):
-        return end(run, "failed", moment, failure=entry.failure, step=step.id)
+        return fail(plan, run, step.id, moment)
     return go_on(plan, run, plan.followers[step.id], moment)
+
+
+def fail(plan: Plan, run: RunDocument, step_id: str, moment: Moment) -> RunDocument:
+    """Let the run fail with the failure of a step."""
+    failure = run.steps[step_id].failure or UNKNOWN
+    return stop(plan, run, "failed", moment, failure=failure, step=step_id)
+
+
+def stop(
+    plan: Plan,
+    run: RunDocument,
+    status: Literal["failed", "cancelled"],
+    moment: Moment,
+    *,
+    failure: Failure,
+    step: str = "",
+) -> RunDocument:
+    """Let the run end like this, after what has to be undone; a run that is undoing ends now."""
+    stopped = undoing.begins(plan, run, status, moment, failure=failure, step=step)
+    return stopped if stopped.is_terminal else undo(plan, stopped, moment)
+
+
+def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Start the next compensation of a run that is undoing; end the run after the last."""
+    while step := undoing.next_to_undo(plan, run):
+        entry = StepEntry("active", started_ms=moment.ms, event=moment.id)
+        started = with_step(run, step.id, entry)
+        run = _at_once(started, step, moment)
+        if run is started:
+            return run
+    assert run.undoing
+    return undoing.end(run, run.undoing, moment, failure=run.failure, step=run.failed_step)
 
 
 def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
@@ -64,34 +103,16 @@ def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
 def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Return the run with the status that its steps give it."""
     statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
+    if run.undoing:
+        return msgspec.structs.replace(run, status="parked" if "parked" in statuses else "running")
     if "active" in statuses or "deciding" in statuses:
         return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
     if parked := statuses.get("parked"):
         failure = run.steps[parked].failure
         return msgspec.structs.replace(run, status="parked", failure=failure, failed_step=parked)
-    return end(run, "completed", moment)
-
-
-def end(
-    run: RunDocument,
-    status: RunStatus,
-    moment: Moment,
-    *,
-    failure: Failure | None = None,
-    step: str = "",
-) -> RunDocument:
-    """Move the run to its terminal status; steps under way become cancelled."""
-    steps = {
-        step_id: (
-            msgspec.structs.replace(entry, status="cancelled", ended_ms=moment.ms)
-            if entry.status in UNDER_WAY
-            else entry
-        )
-        for step_id, entry in run.steps.items()
-    }
-    return msgspec.structs.replace(
-        run, status=status, failure=failure, failed_step=step, ended_ms=moment.ms, steps=steps
-    )
+    unused = {step_id: _over("skipped", moment) for step_id in plan.compensations}
+    run = msgspec.structs.replace(run, steps={**run.steps, **unused})
+    return undoing.end(run, "completed", moment)
 
 
 def with_step(run: RunDocument, step_id: str, entry: StepEntry) -> RunDocument:
@@ -115,9 +136,7 @@ def _wave(
             case "skip":
                 entries[step.id] = _over("skipped", moment)
             case "fail":
-                cause = unmet(plan, run, step)
-                failure = run.steps[cause].failure
-                return end(run, "failed", moment, failure=failure, step=cause), []
+                return fail(plan, run, unmet(plan, run, step), moment), []
             case "wait":
                 pass
     run = msgspec.structs.replace(run, steps={**run.steps, **entries})

@@ -26,6 +26,8 @@ _OVER = frozenset({"completed", "skipped", "failed"})
 
 def turn_of(plan: Plan, run: RunDocument, step: Step) -> Turn:
     """Return what a step without an entry may do."""
+    if step.id in plan.compensations:
+        return "wait"  # Its turn comes when the run will not complete: undoing.py.
     if step.id in plan.handles:
         return _of_handler(run, plan.handles[step.id])
     if step.quorum:

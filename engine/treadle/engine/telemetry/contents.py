@@ -17,7 +17,7 @@ from treadle.engine.inputs import join_object
 from treadle.engine.telemetry.transcript import Attributes, Entry, Transcript, values
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.definition import SignalStep, SleepStep, Step
 from treadle.sdk.messages import (
     Ended,
     Register,
@@ -28,7 +28,8 @@ from treadle.sdk.messages import (
     StepFailed,
     StepWaiting,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.outcome import outcome_of
+from treadle.sdk.run import UNDER_WAY, RunDocument, has_output
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing import content, ids, names
 from treadle.sdk.tracing.fold import RunFold
@@ -163,9 +164,8 @@ class Contents:
         given = await self._payload(run.requested)
         returned = None
         if run.status == "completed":
-            awaited = {name for step in fold.definition.steps for name in step.after}
-            sinks = [step.id for step in fold.definition.steps if step.id not in awaited]
-            returned = await self._outputs(fold, run, sinks)
+            last = [step.id for step in outcome_of(fold.definition, run).steps]
+            returned = await self._outputs(fold, run, last)
         return _values(given, returned)
 
     async def _of_step(self, fold: RunFold, run: RunDocument, step: Step) -> Attributes:
@@ -196,11 +196,12 @@ class Contents:
         return join_object(found)
 
     async def _output(self, run: RunDocument, step: Step) -> bytes | None:
-        entry = run.steps.get(step.id)
-        if entry is None or entry.status != "completed":
+        if step.id not in run.steps:
             return None
+        if not has_output(run, step) or isinstance(step, SleepStep):
+            return None if run.steps[step.id].status in UNDER_WAY else b"null"
         if isinstance(step, SignalStep):
-            return await self._payload(int(entry.event[1:]))
+            return await self._payload(int(run.steps[step.id].event[1:]))
         s = self._subjects
         subject = s.register(run.run, step.id, step.type, run.domain)
         stored = await self._js.last(s.steps_stream, subject)

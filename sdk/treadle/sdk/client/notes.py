@@ -52,6 +52,7 @@ NoteKind = Literal[
     "timed_wait",
     "provider_busy",
     "parked",
+    "undoing",
 ]
 
 
@@ -76,6 +77,8 @@ def notes_of(
     notes = list(engine_notes(presence))
     if document.status == "queued" and ahead is not None:
         notes.append(_queued_note(document.lane, ahead))
+    if document.undoing:
+        notes.append(_undoing_note(document))
     for step in steps:
         if step.status == "parked" and step.asks:
             notes.extend(_ask_notes(document.run, step))
@@ -93,6 +96,13 @@ def notes_of(
         elif step.status == "active" and step.type:
             notes.extend(_worker_notes(step, document, presence))
     return tuple(notes)
+
+
+def _undoing_note(document: RunDocument) -> Note:
+    why = "it was cancelled" if document.undoing == "cancelled" else str(document.failure)
+    at = f" at step {document.failed_step!r}" if document.failed_step else ""
+    text = f"it undoes what has completed, and ends {document.undoing} then{at}: {why}"
+    return Note(text, f"treadle run show {document.run}", "undoing")
 
 
 def engine_notes(presence: Sequence[WorkerPresence]) -> tuple[Note, ...]:

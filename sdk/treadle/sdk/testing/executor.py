@@ -52,10 +52,11 @@ class Executor:
         """True while a handler runs or its verdict is on its way."""
         return bool(self._running or self._calls)
 
-    def cancel(self) -> None:
-        """Stop every handler that runs."""
-        for call in list(self._calls.values()):
-            call.stop("cancelled")
+    def cancel(self, step_id: str = "") -> None:
+        """Stop the handler of a step; of all of them if none is named."""
+        for name, call in list(self._calls.items()):
+            if step_id in ("", name):
+                call.stop("cancelled")
 
     def execute(self, step_id: str, task_type: str, token: int, task: Task) -> None:
         """Start the handler of a task; an older execution of the step is fenced off."""

@@ -26,7 +26,7 @@ from treadle.engine.core import (
     effects,
     request,
 )
-from treadle.engine.core.given import decision, failed_before
+from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import SignalStep
@@ -268,7 +268,7 @@ class World:
                         handle.cancel()
                     self._timers.clear()
                 case effects.NotifyCancel():
-                    self._executor.cancel()
+                    self._executor.cancel(command.step)
                 case effects.SettleLane():
                     pass  # Who else is in the lane, the one who simulates says.
                 case _:
@@ -283,7 +283,7 @@ class World:
         step = self._plan.steps[step_id]
         if failed := failed_before(self._plan, self.run, step):
             return Inline(msgspec.Raw(msgspec.json.encode(failed)))
-        after = step.after
+        after = before_of(self._plan, step)
         if not after:
             return Inline(self._input)
         values = {dep: bytes(self.output(dep)) for dep in after}

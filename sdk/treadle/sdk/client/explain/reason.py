@@ -40,6 +40,7 @@ ReasonKind = Literal[
     "retry_delay",
     "loop_delay",
     "asleep",
+    "undoing",
     "timed_wait",
     "provider_busy",
     "worker_lost",
