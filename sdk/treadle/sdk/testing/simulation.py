@@ -122,7 +122,7 @@ class SimulatedRun:
         status = entry.status if entry else "waiting"
         output = None
         if status in ("completed", "failed"):
-            output = payload.decode(f"output of step {step_id!r}", self._world.output(step_id))
+            output = payload.decode(f"output of step {step_id!r}", self._world.left(step_id))
         return SimulatedStep(
             status, self._world.iterations(step_id), output, self._world.asks(step_id)
         )

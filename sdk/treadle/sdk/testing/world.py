@@ -292,6 +292,12 @@ class World:
         pairs = (b'"%b":%b' % (dep.encode(), value) for dep, value in values.items())
         return Inline(msgspec.Raw(b"{" + b",".join(pairs) + b"}"))
 
+    def left(self, step_id: str) -> msgspec.Raw:
+        """Return what a step that is over has left, also one that failed at a bound."""
+        placed = self._registers.get(step_id)
+        register = placed.register if placed else None
+        return register.output if isinstance(register, Ended) else self.output(step_id)
+
     def output(self, step_id: str) -> msgspec.Raw:
         """Return the output of a step that has ended."""
         assert self.run is not None
