@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 
 from opentelemetry.metrics import Meter
 
@@ -33,6 +35,8 @@ from treadle.engine.telemetry.beside import Tracing
 from treadle.engine.telemetry.counting import counting
 from treadle.engine.timers import Timers
 from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
+from treadle.engine.trigger_intake import TriggerIntake
+from treadle.engine.triggers import Triggers
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -140,8 +144,11 @@ class Engine:
 
         for partition in range(subjects.partitions):
             consumer = subjects.engine_consumer(partition)
-            await self._pull(js, subjects.events_stream, consumer, "e", intake)
-            await self._pull(js, subjects.timers_stream, consumer, "t", intake)
+            await self._pull(js, subjects.events_stream, consumer, partial(intake.take, "e"))
+            await self._pull(js, subjects.timers_stream, consumer, partial(intake.take, "t"))
+        triggers = TriggerIntake(subjects, Triggers(js, subjects))
+        for stream in (subjects.workflows_stream, subjects.timers_stream):
+            await self._pull(js, stream, subjects.triggers_consumer(), triggers.take)
         await catch_up()
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
@@ -155,24 +162,25 @@ class Engine:
         for puller in self._pullers:
             await puller.stop()
         await intake.wait_idle(DRAIN_S)
+        await triggers.wait_idle(DRAIN_S)
         await takeover.stop()
         _log.info("engine.stopped %s", self._name)
 
     async def _pull(
-        self, js: JetStream, stream: str, consumer: str, letter: str, intake: Intake
+        self, js: JetStream, stream: str, consumer: str, take: Callable[[Delivery, Puller], None]
     ) -> None:
         async def recreate() -> None:
             await self._ensure_topology(js)
 
-        def take(delivery: Delivery) -> None:
-            intake.take(letter, delivery, puller)
+        def taken(delivery: Delivery) -> None:
+            take(delivery, puller)
 
         puller = Puller(
             js,
             stream,
             consumer,
             capacity=EVENTS_IN_HAND_MAX,
-            on_delivery=take,
+            on_delivery=taken,
             on_missing=recreate,
         )
         self._pullers.append(puller)

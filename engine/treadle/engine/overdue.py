@@ -17,7 +17,6 @@ import msgspec
 from treadle.engine.timers import schedule
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import StoredUnreadable
-from treadle.sdk.messages import TimerFired
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
@@ -27,7 +26,15 @@ OVERDUE_MS = 5_000
 rest is for clocks that differ."""
 
 _log = logging.getLogger("treadle.engine")
-_decoder = msgspec.json.Decoder(TimerFired)
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """What timers of runs and of triggers have in common."""
+
+    due_ms: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Due)
 
 
 class Overdue:
@@ -57,7 +64,7 @@ class Overdue:
         async for stored in timers:
             try:
                 due_ms = read(_decoder, stored).due_ms
-                run, timer_id = self._subjects.parse_timer(stored.subject)
+                target = self._subjects.fired_of_timer(stored.subject)
             except (StoredUnreadable, ValueError) as exc:
                 _log.warning("engine.timer-unreadable %s", exc)
                 continue
@@ -67,7 +74,7 @@ class Overdue:
                 stored.subject,
                 stored.data,
                 expected=stored.sequence,
-                headers=schedule(due_ms, self._subjects.fired(run, timer_id)),
+                headers=schedule(due_ms, target),
             )
             count += isinstance(answer, int)
         return count

@@ -151,6 +151,11 @@ async def ensure_topology(
         await js.ensure_consumer(subjects.events_stream, name, events)
         fired = consumer_config(subjects.fired_of_partition(partition), event_ack_wait_s)
         await js.ensure_consumer(subjects.timers_stream, name, fired)
+    name = subjects.triggers_consumer()
+    changed = consumer_config(subjects.all_triggers, event_ack_wait_s)
+    await js.ensure_consumer(subjects.workflows_stream, name, changed)
+    firings = consumer_config(subjects.all_trigger_firings, event_ack_wait_s)
+    await js.ensure_consumer(subjects.timers_stream, name, firings)
     return subjects
 
 

@@ -21,7 +21,7 @@ MEANINGS = {
     USAGE: "bad usage or bad input: arguments, files, definitions, values",
     RUN_CANCELLED: "the run was cancelled",
     SERVER: "NATS cannot be reached, is not suitable or not set up, or holds a damaged value",
-    UNKNOWN: "no such run or workflow",
+    UNKNOWN: "no such run, workflow or trigger",
     TIMED_OUT: "not finished within --timeout",
     CONFLICT: "the run is not in a state for this, or was started with something else",
     CHECK_FAILED: "treadle doctor found something to mend",
@@ -40,7 +40,7 @@ def code_of(error: BaseException) -> int:
             return RUN_FAILED
         case errors.RunCancelled():
             return RUN_CANCELLED
-        case errors.UnknownRun() | errors.UnknownWorkflow():
+        case errors.UnknownRun() | errors.UnknownTrigger() | errors.UnknownWorkflow():
             return UNKNOWN
         case errors.RunConflict():
             return CONFLICT

@@ -7,6 +7,7 @@
     │   ├── InvalidPayload       a value that cannot be encoded, decoded or is too large
     │   ├── UnknownWorkflow      no such workflow is registered
     │   ├── UnknownRun           no such run
+    │   ├── UnknownTrigger       no such trigger
     │   ├── RunConflict          the run exists, but was started with something else
     │   └── HandlerError         a handler used its context wrongly (two verdicts, none, ...)
     ├── RunFailed                the run ended as failed; carries step, iteration, cause
@@ -127,6 +128,18 @@ class UnknownRun(UserError):
         self.run = run
         next_step = hint or "List runs: `treadle run list`."
         super().__init__(f"run {run!r} does not exist. {next_step}")
+
+
+class UnknownTrigger(UserError):
+    """No such trigger."""
+
+    def __init__(self, name: str, nearest: str = "") -> None:
+        self.name = name
+        meant = f"Did you mean {nearest!r}? " if nearest else ""
+        super().__init__(
+            f"trigger {name!r} does not exist: none of that name was created, or it was deleted. "
+            f"{meant}List triggers: `treadle trigger list`."
+        )
 
 
 class RunConflict(UserError):

@@ -9,6 +9,8 @@
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
     KV_<ns>_lanes $KV.<ns>_lanes.<domain>.<lane>               how far each lane has come
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
+                  <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
+    KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
     <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
@@ -104,6 +106,8 @@ class Subjects:
         self.all_steps = f"$KV.{self.steps_bucket}.>"
         self.all_runs = f"$KV.{self.runs_bucket}.>"
         self.all_workflows = f"$KV.{self.workflows_bucket}.>"
+        self.all_triggers = f"$KV.{self.workflows_bucket}._trigger.*.t"
+        self.all_trigger_firings = f"{ns}.fire.trigger.*"
         self.all_workers = f"$KV.{self.workers_bucket}.>"
         self.all_lanes = f"$KV.{self.lanes_bucket}.>"
 
@@ -145,10 +149,15 @@ class Subjects:
     def timer(self, run: str, timer_id: str) -> str:
         return f"{self.namespace}.tmr.{run}.{timer_id}"
 
-    def parse_timer(self, subject: str) -> tuple[str, str]:
-        """Return the run and the id of a timer's subject."""
-        run, timer_id = subject[len(self.namespace) + 1 :].split(".")[1:]
-        return run, timer_id
+    def fired_of_timer(self, subject: str) -> str:
+        """Return where a timer with this subject fires; raise ``ValueError`` if it is none."""
+        match subject[len(self.namespace) + 1 :].split("."):
+            case ["tmr", run, timer_id]:
+                return self.fired(run, timer_id)
+            case ["tmr", "trigger", name, "next"]:
+                return self.trigger_fired(name)
+            case _:
+                raise ValueError(f"not a timer's subject: {subject!r}")
 
     def timers_of_run(self, run: str) -> str:
         return f"{self.namespace}.tmr.{run}.*"
@@ -263,6 +272,22 @@ class Subjects:
         """Key of how far a reader of the log has come, in the workflows bucket."""
         return f"$KV.{self.workflows_bucket}._cursor.{name}"
 
+    def trigger(self, name: str) -> str:
+        """Key of a trigger, in the workflows bucket: one token longer than a workflow's newest."""
+        return f"$KV.{self.workflows_bucket}._trigger.{name}.t"
+
+    def trigger_timer(self, name: str) -> str:
+        """Schedule of a trigger: one token longer than those of a run that has its name."""
+        return f"{self.namespace}.tmr.trigger.{name}.next"
+
+    def trigger_fired(self, name: str) -> str:
+        return f"{self.namespace}.fire.trigger.{name}"
+
+    def parse_trigger(self, subject: str) -> str:
+        """Return the name in the subject of a trigger's key, or of its firing."""
+        parts = subject.split(".")
+        return parts[-2] if parts[-1] == "t" and parts[0] == "$KV" else parts[-1]
+
     def dead(self, workflow: str, run: str) -> str:
         return f"{self.namespace}.dead.{workflow or '_'}.{run}"
 
@@ -288,6 +313,10 @@ class Subjects:
 
     def engine_consumer(self, partition: int) -> str:
         return f"engine-{partition}"
+
+    def triggers_consumer(self) -> str:
+        """The engines' shared consumer of triggers, in the streams of workflows and timers."""
+        return "triggers"
 
     def worker_consumer(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
         return f"worker-{domain}-{task_type}"

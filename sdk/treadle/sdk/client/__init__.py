@@ -11,10 +11,14 @@ from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.timeline.span import Span, Timeline
 from treadle.sdk.client.tracing import RunTrace
 from treadle.sdk.client.transcript import Transcript
+from treadle.sdk.client.trigger_view import TriggerView
+from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView, StepView
+from treadle.sdk.triggers.trigger import Cron
 
 __all__ = [
     "Client",
+    "Cron",
     "Explanation",
     "LogLine",
     "Note",
@@ -29,4 +33,6 @@ __all__ = [
     "StreamItem",
     "Timeline",
     "Transcript",
+    "TriggerView",
+    "Triggers",
 ]

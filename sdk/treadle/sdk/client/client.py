@@ -35,6 +35,7 @@ from treadle.sdk.client.streaming import StreamItem, stream
 from treadle.sdk.client.timeline.reading import timeline
 from treadle.sdk.client.timeline.span import Timeline
 from treadle.sdk.client.tracing import RunTrace
+from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
@@ -57,6 +58,8 @@ class Client:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.triggers = Triggers(self, store)
+        """What starts runs by itself: see ``docs/triggers.md``."""
 
     @classmethod
     @asynccontextmanager

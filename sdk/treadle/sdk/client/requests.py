@@ -58,7 +58,7 @@ async def start(
         workflow=workflow,
         definition=content_hash,
         input=msgspec.Raw(raw_input),
-        metadata=_checked(metadata or {}),
+        metadata=checked(metadata or {}),
         lane=check_lane(lane) if lane is not None else "",
         trace=origin.ref,
         caller=origin.caller,
@@ -94,6 +94,27 @@ def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:
         f"{'there is none, and it' if value is None else 'it'} does not fit: {'; '.join(found)}",
         remedy,
     )
+
+
+def checked(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata; raise ``InvalidPayload`` if it is not text, or too much of it."""
+    for key, value in metadata.items():
+        # Typed as text, but what reaches here at run time is whatever the caller has.
+        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidPayload(
+                f"metadata {key!r}",
+                f"keys and values are texts, and this is {type(value).__name__} {value!r}",
+                "Pass str(value), or put it into the input.",
+            )
+    size_chars = sum(len(key) + len(value) for key, value in metadata.items())
+    if size_chars > METADATA_CHARS_MAX:
+        raise InvalidPayload(
+            "metadata",
+            f"it takes {size_chars} characters, and {METADATA_CHARS_MAX} are allowed, because the "
+            "run's document carries it through every transition",
+            "Put it into the input.",
+        )
+    return dict(metadata)
 
 
 async def signal(store: Store, run: str, name: str, value: object, signal_id: str | None) -> str:
@@ -243,26 +264,6 @@ def _in(lane: str) -> str:
 
 def _value(raw: msgspec.Raw) -> Any:
     return msgspec.json.decode(raw)
-
-
-def _checked(metadata: Mapping[str, str]) -> dict[str, str]:
-    for key, value in metadata.items():
-        # Typed as text, but what reaches here at run time is whatever the caller has.
-        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidPayload(
-                f"metadata {key!r}",
-                f"keys and values are texts, and this is {type(value).__name__} {value!r}",
-                "Pass str(value), or put it into the input.",
-            )
-    size_chars = sum(len(key) + len(value) for key, value in metadata.items())
-    if size_chars > METADATA_CHARS_MAX:
-        raise InvalidPayload(
-            "metadata",
-            f"it takes {size_chars} characters, and {METADATA_CHARS_MAX} are allowed, because the "
-            "run's document carries it through every transition",
-            "Put it into the input.",
-        )
-    return dict(metadata)
 
 
 async def _stops_again(

@@ -1,0 +1,163 @@
+"""Triggers: look at one, start the runs of what is due, and set its schedule to what is next.
+
+    a trigger was stored ──> settle      (the message in the bucket is the event)
+    its schedule fired ────> settle      (a hint: what is due is read, never believed)
+
+Settling is idempotent and belongs to nobody: whoever does it, whenever, does what is due. It moves
+the trigger by compare-and-set, first to "these firings are due", then, when their runs are
+requested, to "they were". Both are messages in the bucket that come again until somebody has
+settled them, so an engine that dies on the way leaves the rest to another.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from treadle.engine.core.triggers import decide, requested
+from treadle.engine.timers import schedule
+from treadle.sdk import failpoints
+from treadle.sdk.bus.acks import time_us
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.client.store import Store
+from treadle.sdk.ids import new_nonce
+from treadle.sdk.lanes import lane_key
+from treadle.sdk.messages import RunRequested
+from treadle.sdk.stored import read
+from treadle.sdk.subjects import Subjects, request_id
+from treadle.sdk.tracing.calling import origin
+from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, run_id, scheduled_at
+from treadle.sdk.triggers.times import firings_of
+from treadle.sdk.triggers.trigger import Trigger, TriggerDue
+
+TRIES_MAX = 8
+"""More engines and clients do not write one trigger at once."""
+
+_trigger = msgspec.json.Decoder(Trigger)
+
+
+class Kept(NamedTuple):
+    """A trigger as it stands."""
+
+    trigger: Trigger
+    revision: int
+    changed_ms: int
+
+
+class Triggers:
+    """The triggers of a namespace."""
+
+    def __init__(self, js: JetStream, subjects: Subjects) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._store = Store(js, subjects)
+
+    async def settle(self, name: str) -> None:
+        """Do what is due of a trigger; raise ``StoredUnreadable`` if it cannot be read."""
+        for _ in range(TRIES_MAX):
+            kept = await self._read(name)
+            failpoints.reach("engine.trigger-looked")
+            if kept is None:
+                await self._unset(name)
+                return
+            if await self._is_settled(name, kept):
+                return
+        raise Unknown(f"trigger {name!r} was changed by others {TRIES_MAX} times")
+
+    async def now_ms(self) -> int:
+        """Return the server's time: the same for every engine, and the one schedules fire by."""
+        info = await self._js.api(f"STREAM.INFO.{self._subjects.timers_stream}")
+        return time_us(info["ts"]) // 1_000
+
+    async def _is_settled(self, name: str, kept: Kept) -> bool:
+        trigger, on = kept.trigger, kept.trigger.on
+        now_ms = await self.now_ms()
+        decided = decide(trigger, firings_of(on.expression, on.zone), kept.changed_ms, now_ms)
+        revision = kept.revision
+        if decided is not trigger:
+            revision = await self._put(name, decided, revision)
+            failpoints.reach("engine.trigger-decided")
+        if revision and decided.due:
+            failure = ""
+            for firing_ms in decided.due:
+                failure = await self._request(name, decided, firing_ms)
+                failpoints.reach("engine.trigger-run-requested")
+            decided = requested(decided, failure)
+            revision = await self._put(name, decided, revision)
+            failpoints.reach("engine.trigger-noted")
+        if not revision:
+            return False
+        await self._set(name, 0 if decided.paused else decided.next_ms)
+        failpoints.reach("engine.trigger-scheduled")
+        return True
+
+    # ---------------------------------------------------------------- runs
+
+    async def _request(self, name: str, trigger: Trigger, firing_ms: int) -> str:
+        """Request the run of a firing, unless it was; return why it cannot be started, or ''."""
+        version = trigger.version or await self._store.latest(trigger.workflow)
+        if version is None:
+            return f"workflow {trigger.workflow!r} is not registered"
+        run = run_id(name, firing_ms)
+        if await self._store.last_event(run) or await self._store.document(run):
+            return ""
+        began = origin(None)
+        request = RunRequested(
+            workflow=trigger.workflow,
+            definition=version,
+            input=trigger.input,
+            metadata={
+                **trigger.metadata,
+                TRIGGER_KEY: name,
+                SCHEDULED_KEY: scheduled_at(firing_ms),
+            },
+            lane=trigger.lane,
+            trace=began.ref,
+        )
+        subject = self._subjects.event(run)
+        if trigger.lane:
+            subject = self._subjects.request(run, lane_key(trigger.lane))
+        await self._js.store(
+            subject, msgspec.json.encode(request), message_id=request_id(run, "start", TRIGGER_KEY)
+        )
+        return ""
+
+    # ---------------------------------------------------------------- the trigger
+
+    async def _read(self, name: str) -> Kept | None:
+        s = self._subjects
+        stored = await self._js.last(s.workflows_stream, s.trigger(name))
+        if stored is None or not stored.data:
+            return None
+        return Kept(read(_trigger, stored), stored.sequence, stored.time_ms)
+
+    async def _put(self, name: str, trigger: Trigger, revision: int) -> int:
+        """Store a trigger over ``revision``; return its own, or 0 if another one stands."""
+        nonce = new_nonce()
+        result = await self._js.compare_and_set(
+            self._subjects.workflows_stream,
+            self._subjects.trigger(name),
+            msgspec.json.encode(msgspec.structs.replace(trigger, write=nonce)),
+            expected=revision,
+            is_mine=lambda data: nonce.encode() in data,
+        )
+        return result.stored.sequence if result.stored is not None else 0
+
+    # ---------------------------------------------------------------- its schedule
+
+    async def _set(self, name: str, next_ms: int) -> None:
+        """Make the schedule fire at a time, 0 is never; nothing is written that already stands."""
+        if not next_ms:
+            await self._unset(name)
+            return
+        s = self._subjects
+        stored = await self._js.last(s.timers_stream, s.trigger_timer(name))
+        due = msgspec.json.encode(TriggerDue(name, next_ms))
+        if stored is None or stored.data != due:
+            headers = schedule(next_ms, s.trigger_fired(name))
+            await self._js.store(s.trigger_timer(name), due, headers=headers)
+
+    async def _unset(self, name: str) -> None:
+        await self._js.purge(self._subjects.timers_stream, self._subjects.trigger_timer(name))

@@ -1,0 +1,89 @@
+"""Where a trigger stands, for a reader: what is stored of it, and when it fires next. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from treadle.sdk.client.notes import Note
+from treadle.sdk.messages import NO_RAW
+from treadle.sdk.times import age, date
+from treadle.sdk.triggers.naming import run_id
+from treadle.sdk.triggers.times import firings_of
+from treadle.sdk.triggers.trigger import Cron, Trigger
+
+UPCOMING = 5
+OVERDUE_MS = 60_000
+"""A firing that stands out for longer is told of: engines handle one within a second."""
+
+
+class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a trigger stands. Times are milliseconds since the epoch."""
+
+    name: str
+    on: Cron
+    workflow: str
+    version: str = ""
+    """Version that its runs take; empty is the newest one at the firing."""
+    input: msgspec.Raw = NO_RAW
+    metadata: dict[str, str] = {}
+    lane: str = ""
+    paused: bool = False
+    next_ms: tuple[int, ...] = ()
+    """The next five firings; none while it is paused."""
+    fired_ms: int = 0
+    """The newest firing that started a run; 0 is none."""
+    run: str = ""
+    """Id of that run."""
+    run_status: str = ""
+    """How that run stands; empty if it is not looked up, or its retention has passed."""
+    missed_from_ms: int = 0
+    """Of the firings that were last left out, the oldest; 0 is none."""
+    missed_to_ms: int = 0
+    failed_ms: int = 0
+    """The newest firing that could not start its run; 0 is none."""
+    failure: str = ""
+    notes: tuple[Note, ...] = ()
+    """What a person should know, and the command that helps."""
+
+
+def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> TriggerView:
+    """Return the view of a trigger that was stored at ``changed_ms``."""
+    firings = firings_of(trigger.on.expression, trigger.on.zone)
+    upcoming: tuple[int, ...] = ()
+    if not trigger.paused and (first_ms := trigger.next_ms or firings.after(changed_ms)):
+        upcoming = (first_ms, *firings.upcoming(first_ms, UPCOMING - 1))
+    return TriggerView(
+        name=name,
+        on=trigger.on,
+        workflow=trigger.workflow,
+        version=trigger.version,
+        input=trigger.input,
+        metadata=trigger.metadata,
+        lane=trigger.lane,
+        paused=trigger.paused,
+        next_ms=upcoming,
+        fired_ms=trigger.fired_ms,
+        run=run_id(name, trigger.fired_ms) if trigger.fired_ms else "",
+        missed_from_ms=trigger.missed_from_ms,
+        missed_to_ms=trigger.missed_to_ms,
+        failed_ms=trigger.failed_ms,
+        failure=trigger.failure,
+        notes=_notes(name, trigger, upcoming, now_ms),
+    )
+
+
+def _notes(
+    name: str, trigger: Trigger, upcoming: tuple[int, ...], now_ms: int
+) -> tuple[Note, ...]:
+    found: list[Note] = []
+    if trigger.paused:
+        resume = f"treadle trigger resume {name}"
+        found.append(Note("it is paused, and starts nothing until it is resumed", resume))
+    elif upcoming and now_ms - upcoming[0] > OVERDUE_MS:
+        late = age(now_ms - upcoming[0])
+        what = f"its firing of {date(upcoming[0])} stands out since {late}: no engine takes it"
+        found.append(Note(what, "treadle engine"))
+    if trigger.failed_ms > trigger.fired_ms:
+        text = f"its firing of {date(trigger.failed_ms)} started no run: {trigger.failure}"
+        found.append(Note(text))
+    return tuple(found)

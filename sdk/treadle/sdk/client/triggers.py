@@ -1,0 +1,302 @@
+"""Triggers as a client makes and changes them: each change is one compare-and-set.
+
+    nightly = Cron("0 3 * * *", zone="Europe/Berlin", catch_up="last")
+    await client.triggers.create("nightly", "report", nightly, input={"days": 1})
+
+The stored trigger is itself what engines are told of it, so an acknowledged change is durable,
+also while none runs. How far the trigger has come is the engines', and is left as it stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.sdk import payload
+from treadle.sdk.bus.connection import Unknown
+from treadle.sdk.bus.jetstream import Refused
+from treadle.sdk.client import requests
+from treadle.sdk.client.notes import Note
+from treadle.sdk.client.store import FULL_S, Store
+from treadle.sdk.client.trigger_view import TriggerView, view_of
+from treadle.sdk.errors import (
+    InvalidPayload,
+    ServerUnavailable,
+    UnknownTrigger,
+    UnknownWorkflow,
+    UserError,
+)
+from treadle.sdk.ids import check_id, new_nonce
+from treadle.sdk.lanes import check_lane
+from treadle.sdk.stored import read
+from treadle.sdk.tracing import calling
+from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, check_catch_up, check_name
+from treadle.sdk.triggers.times import firings_of
+from treadle.sdk.triggers.trigger import Cron, Trigger
+from treadle.sdk.wording import Suggestions
+
+if TYPE_CHECKING:
+    from treadle.sdk.builder import Workflow
+    from treadle.sdk.client.client import Client
+    from treadle.sdk.client.handle import RunHandle
+    from treadle.sdk.definition import WorkflowDefinition
+
+TRIES_MAX = 8
+"""Engines write a trigger twice for each firing; nobody changes one as often as that at once."""
+_DELETED = {"KV-Operation": "DEL"}
+
+_trigger = msgspec.json.Decoder(Trigger)
+
+
+class Triggers:
+    """The triggers of a client's namespace: ``client.triggers``."""
+
+    def __init__(self, client: Client, store: Store) -> None:
+        self._client = client
+        self._store = store
+
+    async def create(
+        self,
+        name: str,
+        workflow: str | Workflow[Any] | WorkflowDefinition,
+        on: Cron,
+        *,
+        input: object = None,
+        version: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        lane: str | None = None,
+        replace: bool = False,
+    ) -> TriggerView:
+        """Create a trigger that starts runs of a workflow; one given as an object is registered.
+
+        Its runs take the workflow's newest version at the firing, or ``version``. Creating the
+        same trigger again changes nothing; another one of its name is ``UserError``, unless it is
+        to be replaced. A replaced one stays paused if it was, and with another expression or zone
+        its firings begin anew.
+        """
+        check_name(name)
+        wanted = await self._wanted(workflow, on, input, version, metadata, lane)
+
+        def change(standing: Trigger | None) -> Trigger:
+            if standing is None:
+                return wanted
+            changed = _over(standing, wanted)
+            if changed != standing and not replace:
+                raise UserError(
+                    f"trigger {name!r} exists and is another one: it starts "
+                    f"{standing.workflow!r} at {standing.on.expression!r} ({standing.on.zone}). "
+                    f"Choose another name, or replace it: replace=True, `treadle trigger create "
+                    f"cron --replace`."
+                )
+            return changed
+
+        await self._change(name, change)
+        return await self.get(name)
+
+    async def get(self, name: str) -> TriggerView:
+        """Return where a trigger stands, with its next firings and its last run."""
+        standing, revision_ms = await self._require(name)
+        view = view_of(name, standing, revision_ms, _now_ms())
+        status = ""
+        if view.run:
+            document = await self._store.document(view.run)
+            is_requested = document is None and await self._store.last_event(view.run) is not None
+            status = document.status if document else "requested" if is_requested else ""
+        notes = (*view.notes, *await self._notes(standing))
+        return msgspec.structs.replace(view, run_status=status, notes=notes)
+
+    async def list(self) -> tuple[TriggerView, ...]:
+        """Return all triggers by name, without their last runs."""
+        found = [
+            view_of(name, standing, changed_ms, _now_ms())
+            async for name, standing, changed_ms in self._all()
+        ]
+        return tuple(sorted(found, key=lambda view: view.name))
+
+    async def pause(self, name: str) -> None:
+        """Let a trigger start nothing until it is resumed; a run under way goes on."""
+        await self._require(name)
+        await self._change(name, lambda standing: _paused(name, standing, is_paused=True))
+
+    async def resume(self, name: str) -> None:
+        """Let a paused trigger fire again, from now on: what it would have fired is no miss."""
+        await self._require(name)
+        await self._change(name, lambda standing: _paused(name, standing, is_paused=False))
+
+    async def delete(self, name: str) -> None:
+        """Delete a trigger; its runs stay. Raise ``UnknownTrigger`` if there is none."""
+        await self._require(name)
+        subject = self._store.subjects.trigger(name)
+        for _ in range(TRIES_MAX):
+            found = await self._read(name)
+            if found is None:
+                return
+            try:
+                # A mark, as the tools of key-value buckets leave it: it is what engines are told.
+                done = await self._store.js.attempt(
+                    subject, b"", expected=found[1], headers=_DELETED
+                )
+            except Unknown:
+                continue
+            if not isinstance(done, Refused):
+                return
+        raise _busy(name)
+
+    async def fire(self, name: str, id: str | None = None) -> RunHandle:
+        """Start a run of a trigger now, once, paused or not; the next firing stays as it is.
+
+        The same ``id`` is the same run, as in ``Client.start``.
+        """
+        standing, _ = await self._require(name)
+        version = standing.version or await self._store.latest(standing.workflow)
+        if version is None:
+            raise UnknownWorkflow(standing.workflow, list(await self._store.workflow_hashes()))
+        metadata = {**standing.metadata, TRIGGER_KEY: name}
+        origin = calling.origin(None)
+        lane = standing.lane or None
+        raw = bytes(standing.input)
+        run = await requests.start(
+            self._store, standing.workflow, version, raw, id, metadata, lane, origin
+        )
+        calling.link_to_run(origin)
+        return self._client.handle(run)
+
+    # ---------------------------------------------------------------- leaves
+
+    async def _wanted(
+        self,
+        workflow: str | Workflow[Any] | WorkflowDefinition,
+        on: Cron,
+        input: object,
+        version: str | None,
+        metadata: Mapping[str, str] | None,
+        lane: str | None,
+    ) -> Trigger:
+        check_catch_up(on.catch_up)
+        firings_of(on.expression, on.zone)
+        if not isinstance(workflow, str):
+            await self._client.register(workflow)
+            workflow = workflow.name
+        check_id("workflow name", workflow)
+        raw = payload.encode(f"input of workflow {workflow!r}", input)
+        requests.check_input(await self._client.workflow(workflow, version), raw)
+        return Trigger(
+            on=on,
+            workflow=workflow,
+            version=version or "",
+            input=msgspec.Raw(raw),
+            metadata=_without_ours(requests.checked(metadata or {})),
+            lane=check_lane(lane) if lane is not None else "",
+        )
+
+    async def _change(self, name: str, change: Callable[[Trigger | None], Trigger]) -> None:
+        """Store what ``change`` makes of the trigger as it stands, if that is anything new."""
+        s = self._store.subjects
+        for _ in range(TRIES_MAX):
+            found = await self._read(name, or_deleted=True)
+            standing, revision, _ = found or (None, 0, 0)
+            changed = change(standing)
+            if changed == standing:
+                return
+            nonce = new_nonce()
+            result = await self._store.js.compare_and_set(
+                s.workflows_stream,
+                s.trigger(name),
+                msgspec.json.encode(msgspec.structs.replace(changed, write=nonce)),
+                expected=revision,
+                is_mine=lambda data, nonce=nonce: nonce.encode() in data,
+                full_s=FULL_S,
+            )
+            if result.stored is not None:
+                return
+        raise _busy(name)
+
+    async def _read(
+        self, name: str, *, or_deleted: bool = False
+    ) -> tuple[Trigger | None, int, int] | None:
+        """Return a trigger, its revision and when it was stored; None if there is none."""
+        s = self._store.subjects
+        stored = await self._store.js.last(s.workflows_stream, s.trigger(name))
+        if stored is None or not (stored.data or or_deleted):
+            return None
+        standing = read(_trigger, stored) if stored.data else None
+        return standing, stored.sequence, stored.time_ms
+
+    async def _require(self, name: str) -> tuple[Trigger, int]:
+        check_id("trigger name", name)
+        found = await self._read(name)
+        if found is None or found[0] is None:
+            names = [each async for each, _, _ in self._all()]
+            raise UnknownTrigger(name, Suggestions().nearest(name, names))
+        return found[0], found[2]
+
+    async def _all(self) -> AsyncIterator[tuple[str, Trigger, int]]:
+        s = self._store.subjects
+        async for stored in self._store.js.read(s.workflows_stream, s.all_triggers):
+            if stored.data:
+                yield s.parse_trigger(stored.subject), read(_trigger, stored), stored.time_ms
+
+    async def _notes(self, standing: Trigger) -> tuple[Note, ...]:
+        """Return why the next firing would start nothing, or a run that fails."""
+        name = standing.workflow
+        version = standing.version or await self._store.latest(name)
+        definition = await self._store.definition(name, version) if version else None
+        if definition is None:
+            which = f"version {standing.version} of workflow" if standing.version else "workflow"
+            text = f"{which} {name!r} is not registered, so a firing starts no run"
+            return (Note(text, "treadle workflow register FILE"),)
+        try:
+            requests.check_input(definition, bytes(standing.input))
+        except InvalidPayload as exc:
+            return (Note(f"its runs will fail: {exc}", f"treadle workflow show {name}"),)
+        return ()
+
+
+def _over(standing: Trigger, wanted: Trigger) -> Trigger:
+    """Return the standing trigger with what is wanted of it, as far as it had come."""
+    is_same_time = (standing.on.expression, standing.on.zone) == (
+        wanted.on.expression,
+        wanted.on.zone,
+    )
+    return msgspec.structs.replace(
+        standing,
+        on=wanted.on,
+        workflow=wanted.workflow,
+        version=wanted.version,
+        input=standing.input if bytes(standing.input) == bytes(wanted.input) else wanted.input,
+        metadata=wanted.metadata,
+        lane=wanted.lane,
+        next_ms=standing.next_ms if is_same_time else 0,
+    )
+
+
+def _paused(name: str, standing: Trigger | None, *, is_paused: bool) -> Trigger:
+    if standing is None:
+        raise UnknownTrigger(name)
+    if standing.paused == is_paused:
+        return standing
+    return msgspec.structs.replace(standing, paused=is_paused, next_ms=0)
+
+
+def _without_ours(metadata: dict[str, str]) -> dict[str, str]:
+    for key in (TRIGGER_KEY, SCHEDULED_KEY):
+        if key in metadata:
+            raise UserError(
+                f"metadata {key!r} is set by the trigger itself in each run that it starts. "
+                "Choose another key."
+            )
+    return metadata
+
+
+def _busy(name: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"trigger {name!r} was changed by others {TRIES_MAX} times while it was written, or the "
+        "server did not answer. Try again, or see `treadle doctor`."
+    )
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1_000)

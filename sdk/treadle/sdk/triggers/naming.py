@@ -1,0 +1,55 @@
+"""Names of triggers, and the ids and metadata of the runs that they start; pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import get_args
+
+from treadle.sdk.errors import UserError
+from treadle.sdk.ids import ID_CHARS_MAX, check_id
+from treadle.sdk.triggers.trigger import CatchUp
+from treadle.sdk.wording import Suggestions
+
+NAME_CHARS_MAX = ID_CHARS_MAX - len("-20260203T040506Z")
+"""The id of a run that a trigger starts is its name and the time, and has to be an id."""
+TRIGGER_KEY = "trigger"
+SCHEDULED_KEY = "scheduled_at"
+"""Keys of a run's metadata that name its trigger, and the time the firing was scheduled for."""
+
+
+def check_name(name: object) -> str:
+    """Return the text if it may name a trigger; raise ``UserError`` otherwise."""
+    text = check_id("trigger name", name)
+    if len(text) > NAME_CHARS_MAX:
+        raise UserError(
+            f"trigger name {text!r} has {len(text)} characters, and {NAME_CHARS_MAX} are allowed, "
+            "because the ids of its runs are made of it and a time. Choose a shorter one."
+        )
+    return text
+
+
+def check_catch_up(catch_up: str) -> CatchUp:
+    """Return the policy; raise ``UserError`` if there is none of that name."""
+    for each in get_args(CatchUp):
+        if each == catch_up:
+            return each
+    nearest = Suggestions().nearest(catch_up, get_args(CatchUp))
+    raise UserError(
+        f"catch-up policy {catch_up!r} does not exist: missed firings can be left out (skip), run "
+        f"as one (last) or each (all). {f'Did you mean {nearest!r}? ' if nearest else ''}"
+        "Choose one of the three."
+    )
+
+
+def run_id(name: str, firing_ms: int) -> str:
+    """Return the id of the run that a firing starts: whoever starts it, it is one run."""
+    return f"{name}-{_utc(firing_ms):%Y%m%dT%H%M%SZ}"
+
+
+def scheduled_at(firing_ms: int) -> str:
+    """Return the time of a firing as RFC 3339 has it, in UTC."""
+    return f"{_utc(firing_ms):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _utc(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC)
