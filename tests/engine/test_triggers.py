@@ -384,5 +384,3 @@ def test_a_firing_that_fell_due_while_the_server_was_away_starts_one_run(
             assert started[0] >= run_id("nightly", trigger.next_ms)
 
     asyncio.run(story())
-
-

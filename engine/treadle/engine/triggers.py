@@ -61,6 +61,8 @@ class Triggers:
             failpoints.reach("engine.trigger-looked")
             if kept is None:
                 await self._unset(name)
+                s = self._subjects
+                await self._js.purge(s.timers_stream, s.trigger_fired(name))
                 return
             if await self._is_settled(name, kept):
                 return

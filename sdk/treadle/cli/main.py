@@ -17,6 +17,7 @@ from treadle.cli.explaining import explain
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
 from treadle.cli.serve import dev, engine, worker
+from treadle.cli.trigger import app as trigger_app
 from treadle.cli.workflow import app as workflow_app
 
 _EXITS = "\n".join(f"{code:>5}  {meaning}" for code, meaning in exits.MEANINGS.items())
@@ -43,6 +44,7 @@ app.command()(explain)
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(approvals_app, name="approvals")
+app.add_typer(trigger_app, name="trigger")
 app.add_typer(workflow_app, name="workflow")
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from treadle.sdk.triggers.trigger import Trigger
 
 ON_TIME_MS = 60_000
-"""A firing that is handled within it was not missed: a restart of engine or server takes seconds."""
+"""A firing that is handled within it was not missed: restarts take seconds."""
 CAUGHT_UP_MAX = 100
-"""Firings that ``all`` makes up for at most, the newest ones: every minute of an hour and a half."""
+"""Firings that ``all`` makes up for at most, the newest: an hour and a half of minutes."""
 
 
 class Firings(Protocol):
@@ -31,10 +31,10 @@ def decide(trigger: Trigger, firings: Firings, changed_ms: int, now_ms: int) -> 
 
     ``changed_ms`` is when the trigger was stored: with ``next_ms`` 0 its firings begin there.
     """
-    if trigger.paused or trigger.due:
+    if trigger.paused:
         return trigger
     first_ms = trigger.next_ms or firings.after(changed_ms)
-    if first_ms > now_ms or not first_ms:
+    if trigger.due or first_ms > now_ms or not first_ms:
         return trigger if first_ms == trigger.next_ms else replace(trigger, next_ms=first_ms)
     kept_max = CAUGHT_UP_MAX if trigger.on.catch_up == "all" else 1
     found = firings.newest(first_ms, now_ms, kept_max + 1)

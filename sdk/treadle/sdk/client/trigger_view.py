@@ -72,9 +72,7 @@ def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> Trigge
     )
 
 
-def _notes(
-    name: str, trigger: Trigger, upcoming: tuple[int, ...], now_ms: int
-) -> tuple[Note, ...]:
+def _notes(name: str, trigger: Trigger, upcoming: tuple[int, ...], now_ms: int) -> tuple[Note, ...]:
     found: list[Note] = []
     if trigger.paused:
         resume = f"treadle trigger resume {name}"

@@ -207,7 +207,7 @@ class Triggers:
                 s.trigger(name),
                 msgspec.json.encode(msgspec.structs.replace(changed, write=nonce)),
                 expected=revision,
-                is_mine=lambda data, nonce=nonce: nonce.encode() in data,
+                is_mine=_written_as(nonce),
                 full_s=FULL_S,
             )
             if result.stored is not None:
@@ -255,6 +255,10 @@ class Triggers:
         return ()
 
 
+def _written_as(nonce: str) -> Callable[[bytes], bool]:
+    return lambda data: nonce.encode() in data
+
+
 def _over(standing: Trigger, wanted: Trigger) -> Trigger:
     """Return the standing trigger with what is wanted of it, as far as it had come."""
     is_same_time = (standing.on.expression, standing.on.zone) == (
@@ -266,7 +270,7 @@ def _over(standing: Trigger, wanted: Trigger) -> Trigger:
         on=wanted.on,
         workflow=wanted.workflow,
         version=wanted.version,
-        input=standing.input if bytes(standing.input) == bytes(wanted.input) else wanted.input,
+        input=wanted.input,
         metadata=wanted.metadata,
         lane=wanted.lane,
         next_ms=standing.next_ms if is_same_time else 0,

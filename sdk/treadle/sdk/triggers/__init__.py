@@ -1,1 +1,1 @@
-"""Triggers: what starts runs by itself. Times are pure (``times.py``), the rest is what is stored."""
+"""Triggers: what starts runs by itself. What is stored, what it is called, and when it fires."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import get_args
 
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import ID_CHARS_MAX, check_id
@@ -12,6 +11,7 @@ from treadle.sdk.wording import Suggestions
 
 NAME_CHARS_MAX = ID_CHARS_MAX - len("-20260203T040506Z")
 """The id of a run that a trigger starts is its name and the time, and has to be an id."""
+CATCH_UPS: tuple[CatchUp, ...] = ("skip", "last", "all")
 TRIGGER_KEY = "trigger"
 SCHEDULED_KEY = "scheduled_at"
 """Keys of a run's metadata that name its trigger, and the time the firing was scheduled for."""
@@ -30,10 +30,10 @@ def check_name(name: object) -> str:
 
 def check_catch_up(catch_up: str) -> CatchUp:
     """Return the policy; raise ``UserError`` if there is none of that name."""
-    for each in get_args(CatchUp):
+    for each in CATCH_UPS:
         if each == catch_up:
             return each
-    nearest = Suggestions().nearest(catch_up, get_args(CatchUp))
+    nearest = Suggestions().nearest(catch_up, CATCH_UPS)
     raise UserError(
         f"catch-up policy {catch_up!r} does not exist: missed firings can be left out (skip), run "
         f"as one (last) or each (all). {f'Did you mean {nearest!r}? ' if nearest else ''}"

@@ -143,11 +143,11 @@ class Calendar:
 
     def _fixed(self, at: datetime) -> datetime | None:
         """Return the next instant that stands for a matching local time."""
-        local: datetime | None = wall(at, self._zone)
-        while local is not None and (local := self._next(local)) is not None:
-            if (found := self._instant(local)) > at:
-                return found
-        return None
+        local = self._next(wall(at, self._zone))
+        # What the clocks show a second time was fired at the first.
+        while local is not None and self._instant(local) <= at:
+            local = self._next(local)
+        return None if local is None else self._instant(local)
 
     def _instant(self, local: datetime) -> datetime:
         # In a gap fold 0 counts by the offset before it, and so comes out behind the change.

@@ -16,7 +16,7 @@ CatchUp = Literal["skip", "last", "all"]
 """What becomes of firings that nobody was there to handle: none, the newest, or each of them."""
 
 
-class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag="cron", tag_field="kind"):
+class Cron(msgspec.Struct, frozen=True, tag="cron", tag_field="kind"):
     """Fires at times: five fields or ``@daily`` and the like, read in a time zone."""
 
     expression: str

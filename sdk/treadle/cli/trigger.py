@@ -1,0 +1,133 @@
+"""``treadle trigger``: the arguments of its commands. What they do is in ``triggers.py``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.options import Json, Namespace, Url
+
+app = typer.Typer(name="trigger", help="Start runs at times.", no_args_is_help=True)
+create_app = typer.Typer(name="create", help="Create a trigger of a kind.", no_args_is_help=True)
+app.add_typer(create_app, name="create")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the trigger.")]
+
+
+@create_app.command()
+def cron(
+    name: Name,
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered workflow.")],
+    expression: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPRESSION", help="'0 9 * * mon-fri', @daily and the like, or '@every 30s'."
+        ),
+    ],
+    tz: Annotated[
+        str, typer.Option("--tz", metavar="ZONE", help="Time zone, such as Europe/Berlin.")
+    ] = "UTC",
+    catch_up: Annotated[
+        str,
+        typer.Option(
+            "--catch-up",
+            metavar="skip|last|all",
+            help="What becomes of firings that were missed while nothing ran.",
+        ),
+    ] = "skip",
+    input: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="Input of the runs.")
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option("--version", metavar="HASH", help="Not the newest one at the firing."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the runs; repeatable."),
+    ] = None,
+    lane: Annotated[
+        str | None,
+        typer.Option("--lane", metavar="NAME", help="Of a lane's runs one is active at a time."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also if the name stands for another trigger.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start runs of a workflow at times."""
+    from treadle.cli import runs, triggers
+
+    wanted = triggers.Wanted(
+        name=name,
+        workflow=workflow,
+        expression=expression,
+        zone=tz,
+        catch_up=catch_up,
+        input=options.read_json("--input", input),
+        version=version,
+        metadata=options.read_metadata(metadata or []),
+        lane=lane,
+        replace=replace,
+    )
+    return runs.run(url, namespace, lambda client: triggers.create(client, wanted, as_json=json))
+
+
+@app.command("list")
+def list_(json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """List the triggers with their next firings."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.list_(client, as_json=json))
+
+
+@app.command()
+def show(name: Name, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Show a trigger: its next five firings, its last one and the run, and what is amiss."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.show(client, name, as_json=json))
+
+
+@app.command()
+def pause(name: Name, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Let a trigger start nothing until it is resumed."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.pause(client, name, as_json=json))
+
+
+@app.command()
+def resume(name: Name, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Let a paused trigger fire again, from now on."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.resume(client, name, as_json=json))
+
+
+@app.command()
+def delete(name: Name, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """Delete a trigger; its runs stay."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.delete(client, name, as_json=json))
+
+
+@app.command()
+def fire(
+    name: Name,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="RUN", help="Firing one id twice gives one run.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start a run of a trigger now, once; its next firing stays as it is."""
+    from treadle.cli import runs, triggers
+
+    return runs.run(url, namespace, lambda client: triggers.fire(client, name, id, as_json=json))

@@ -1,0 +1,173 @@
+"""What the commands of ``treadle trigger`` do, given a client."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from treadle.cli import exits, output
+from treadle.sdk.client import Client, TriggerView
+from treadle.sdk.times import age
+from treadle.sdk.triggers.naming import check_catch_up
+from treadle.sdk.triggers.trigger import Cron
+
+_INPUT_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What ``treadle trigger create cron`` was asked for."""
+
+    name: str
+    workflow: str
+    expression: str
+    zone: str
+    catch_up: str
+    input: Any
+    version: str | None
+    metadata: dict[str, str]
+    lane: str | None
+    replace: bool
+
+
+async def create(client: Client, wanted: Wanted, *, as_json: bool) -> int:
+    """Create a trigger, and show it."""
+    view = await client.triggers.create(
+        wanted.name,
+        wanted.workflow,
+        Cron(wanted.expression, wanted.zone, check_catch_up(wanted.catch_up)),
+        input=wanted.input,
+        version=wanted.version,
+        metadata=wanted.metadata,
+        lane=wanted.lane,
+        replace=wanted.replace,
+    )
+    _tell(view, as_json=as_json)
+    return exits.OK
+
+
+async def list_(client: Client, *, as_json: bool) -> int:
+    """List all triggers."""
+    views = await client.triggers.list()
+    if as_json:
+        for view in views:
+            output.emit(view)
+    elif views:
+        rows = [
+            (
+                view.name,
+                view.workflow,
+                view.on.expression,
+                view.on.zone,
+                "paused" if view.paused else _next(view),
+                _at(view.fired_ms, view.on.zone),
+            )
+            for view in views
+        ]
+        headings = ("TRIGGER", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST")
+        output.table(headings, rows)
+    else:
+        output.remark("no triggers; create one: treadle trigger create cron")
+    return exits.OK
+
+
+async def show(client: Client, name: str, *, as_json: bool) -> int:
+    """Show a trigger."""
+    _tell(await client.triggers.get(name), as_json=as_json)
+    return exits.OK
+
+
+async def pause(client: Client, name: str, *, as_json: bool) -> int:
+    """Pause a trigger."""
+    await client.triggers.pause(name)
+    _done(name, "paused", as_json=as_json)
+    return exits.OK
+
+
+async def resume(client: Client, name: str, *, as_json: bool) -> int:
+    """Resume a trigger."""
+    await client.triggers.resume(name)
+    _done(name, "resumed", as_json=as_json)
+    return exits.OK
+
+
+async def delete(client: Client, name: str, *, as_json: bool) -> int:
+    """Delete a trigger."""
+    await client.triggers.delete(name)
+    _done(name, "deleted", as_json=as_json)
+    return exits.OK
+
+
+async def fire(client: Client, name: str, run: str | None, *, as_json: bool) -> int:
+    """Start a run of a trigger, and print its id."""
+    handle = await client.triggers.fire(name, run)
+    if as_json:
+        output.emit({"trigger": name, "run": handle.id})
+    else:
+        output.say(handle.id)
+    return exits.OK
+
+
+# ---------------------------------------------------------------- leaves
+
+
+def _done(name: str, what: str, *, as_json: bool) -> None:
+    if as_json:
+        output.emit({"trigger": name, "done": what})
+    else:
+        output.say(f"{name}  {what}")
+
+
+def _tell(view: TriggerView, *, as_json: bool) -> None:
+    if as_json:
+        output.emit(view)
+        return
+    state = "paused" if view.paused else "active"
+    output.say(f"{view.name}  {view.workflow}  {state}", "yellow" if view.paused else "")
+    for line in _facts(view):
+        output.say(f"  {output.one_line(line)}")
+    if view.notes:
+        output.say("")
+        output.notes(view.notes)
+
+
+def _facts(view: TriggerView) -> list[str]:
+    zone = view.on.zone
+    facts = [f"cron {view.on.expression!r} in {zone}, missed firings: {view.on.catch_up}"]
+    facts.append(f"version {view.version or 'the newest at each firing'}")
+    text = bytes(view.input).decode()
+    if text != "null":
+        cut = text if len(text) <= _INPUT_CHARS_MAX else f"{text[:_INPUT_CHARS_MAX]}…"
+        facts.append(f"input {cut}")
+    if view.lane:
+        facts.append(f"lane {view.lane!r}")
+    facts.extend(f"metadata {key}={value}" for key, value in sorted(view.metadata.items()))
+    facts.extend(f"next {_at(at_ms, zone)}" for at_ms in view.next_ms)
+    if view.fired_ms:
+        status = view.run_status or "not there any more"
+        facts.append(f"last {_at(view.fired_ms, zone)}, run {view.run}, {status}")
+    if view.missed_from_ms:
+        left_out = _at(view.missed_from_ms, zone)
+        if view.missed_to_ms != view.missed_from_ms:
+            left_out += f" to {_at(view.missed_to_ms, zone)}"
+        facts.append(f"left out {left_out}: nobody handled them in time")
+    return facts
+
+
+def _next(view: TriggerView) -> str:
+    if not view.next_ms:
+        return ""
+    left_ms = view.next_ms[0] - round(time.time() * 1_000)
+    late = f"in {age(left_ms)}" if left_ms > 0 else f"{age(-left_ms)} ago"
+    return f"{_at(view.next_ms[0], view.on.zone)} ({late})"
+
+
+def _at(at_ms: int, zone: str) -> str:
+    """Return a firing as the clocks of its zone show it; '' if there is none."""
+    if not at_ms:
+        return ""
+    at = datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone(ZoneInfo(zone))
+    return f"{at:%a %Y-%m-%d %H:%M:%S %z}"
