@@ -4,6 +4,7 @@ Try it::
 
     treadle dev examples/hello.py
     treadle run start hello --input '"Ada"' --watch
+    treadle trigger create cron mornings hello "0 9 * * mon-fri" --tz Europe/Berlin --input '"Ada"'
 """
 
 from treadle.sdk import Workflow

@@ -354,6 +354,12 @@ def test_a_trigger_that_cannot_be_read_is_told_and_stops_no_other(
         await stand.js.store(stand.subjects.trigger("broken"), b"no JSON")
         await create(stand)
         await settled(stand)
+        views = await stand.client.triggers.list()
+        assert [(view.name, view.workflow) for view in views] == [
+            ("broken", ""),
+            ("nightly", "one-loop"),
+        ]
+        assert "_trigger.broken.t" in views[0].notes[0].text
 
     with caplog.at_level(logging.ERROR):
         play(story)

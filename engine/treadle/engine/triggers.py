@@ -25,7 +25,6 @@ from treadle.sdk.client.store import Store
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import RunRequested
-from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects, request_id
 from treadle.sdk.tracing.calling import origin
 from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, run_id, scheduled_at
@@ -34,8 +33,6 @@ from treadle.sdk.triggers.trigger import Trigger, TriggerDue
 
 TRIES_MAX = 8
 """More engines and clients do not write one trigger at once."""
-
-_trigger = msgspec.json.Decoder(Trigger)
 
 
 class Kept(NamedTuple):
@@ -129,11 +126,10 @@ class Triggers:
     # ---------------------------------------------------------------- the trigger
 
     async def _read(self, name: str) -> Kept | None:
-        s = self._subjects
-        stored = await self._js.last(s.workflows_stream, s.trigger(name))
-        if stored is None or not stored.data:
+        found = await self._store.trigger(name)
+        if found is None or found[0] is None:
             return None
-        return Kept(read(_trigger, stored), stored.sequence, stored.time_ms)
+        return Kept(found[0], found[1], found[2])
 
     async def _put(self, name: str, trigger: Trigger, revision: int) -> int:
         """Store a trigger over ``revision``; return its own, or 0 if another one stands."""

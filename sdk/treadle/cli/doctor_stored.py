@@ -1,6 +1,6 @@
 """What ``treadle doctor`` looks at in the store: values that cannot be read, and dead letters.
 
-Documents and definitions are read, which are small. Registers are not: `treadle run show` names a
+Documents, definitions and triggers are read, which are small. Registers are not: `treadle run show` names a
 damaged one, and the engine ends its run.
 """
 
@@ -39,7 +39,11 @@ async def check_stored(store: Store) -> list[Check]:
         rest = len(damaged) - NAMED_MAX
         found.append(Check("stored", "warn", f"{rest} more values that cannot be read"))
     if not damaged:
-        found.append(Check("stored", "ok", "every run's document and every workflow can be read"))
+        found.append(
+            Check(
+                "stored", "ok", "every run's document, every workflow and every trigger can be read"
+            )
+        )
     return [*found, *_letter_checks(store, letters)]
 
 
@@ -52,6 +56,9 @@ async def _damaged(store: Store) -> AsyncIterator[StoredUnreadable]:
             await store.definition(name, version or str(await store.latest(name)))
         except StoredUnreadable as error:
             yield error
+    async for _, trigger, _ in store.triggers():
+        if isinstance(trigger, StoredUnreadable):
+            yield trigger
 
 
 async def _reasons(store: Store) -> Counter[str]:

@@ -69,6 +69,7 @@ async def list_(client: Client, *, as_json: bool) -> int:
         ]
         headings = ("TRIGGER", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST")
         output.table(headings, rows)
+        output.notes([note for view in views if not view.workflow for note in view.notes])
     else:
         output.remark("no triggers; create one: treadle trigger create cron")
     return exits.OK

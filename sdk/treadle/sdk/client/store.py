@@ -25,6 +25,7 @@ from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
+from treadle.sdk.triggers.trigger import Trigger
 
 FULL_S = 1.0
 """How long a client offers a full store what it has to say: whoever waits for the answer acts on
@@ -33,6 +34,7 @@ it. Engines and workers wait longer, for room."""
 _registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 _documents = msgspec.json.Decoder(RunDocument)
 _definitions = msgspec.json.Decoder(WorkflowDefinition)
+_triggers = msgspec.json.Decoder(Trigger)
 _presences = msgspec.json.Decoder(WorkerPresence)
 
 
@@ -175,6 +177,31 @@ class Store:
         if await self.latest(definition.name) != content_hash:
             latest = msgspec.json.encode(_Latest(content_hash))
             await self.js.store(s.workflow_latest(definition.name), latest, full_s=FULL_S)
+
+    # ---------------------------------------------------------------- triggers
+
+    async def trigger(self, name: str) -> tuple[Trigger | None, int, int] | None:
+        """Return a trigger (None if it was deleted), its revision, and when it was stored in ms."""
+        s = self.subjects
+        stored = await self.js.last(s.workflows_stream, s.trigger(name))
+        if stored is None:
+            return None
+        trigger = read(_triggers, stored) if stored.data else None
+        return trigger, stored.sequence, stored.time_ms
+
+    async def triggers(self) -> AsyncIterator[tuple[str, Trigger | StoredUnreadable, int]]:
+        """Yield every trigger's name, the trigger or what is wrong with it, and when it changed."""
+        s = self.subjects
+        async for stored in self.js.read(s.workflows_stream, s.all_triggers):
+            if not stored.data:
+                continue
+            name = s.parse_trigger(stored.subject)
+            try:
+                trigger = read(_triggers, stored)
+            except StoredUnreadable as exc:
+                yield name, exc, stored.time_ms
+            else:
+                yield name, trigger, stored.time_ms
 
     # ---------------------------------------------------------------- processes, consumers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk.client.notes import Note
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import NO_RAW
 from treadle.sdk.times import age, date
 from treadle.sdk.triggers.naming import run_id
@@ -70,6 +71,11 @@ def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> Trigge
         failure=trigger.failure,
         notes=_notes(name, trigger, upcoming, now_ms),
     )
+
+
+def unreadable(name: str, error: StoredUnreadable) -> TriggerView:
+    """Return the view of a trigger that cannot be read: its name, and why."""
+    return TriggerView(name=name, on=Cron(""), workflow="", notes=(Note(str(error)),))
 
 
 def _notes(name: str, trigger: Trigger, upcoming: tuple[int, ...], now_ms: int) -> tuple[Note, ...]:

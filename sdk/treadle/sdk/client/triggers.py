@@ -10,7 +10,7 @@ also while none runs. How far the trigger has come is the engines', and is left 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,17 +21,17 @@ from treadle.sdk.bus.jetstream import Refused
 from treadle.sdk.client import requests
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.store import FULL_S, Store
-from treadle.sdk.client.trigger_view import TriggerView, view_of
+from treadle.sdk.client.trigger_view import TriggerView, unreadable, view_of
 from treadle.sdk.errors import (
     InvalidPayload,
     ServerUnavailable,
+    StoredUnreadable,
     UnknownTrigger,
     UnknownWorkflow,
     UserError,
 )
 from treadle.sdk.ids import check_id, new_nonce
 from treadle.sdk.lanes import check_lane
-from treadle.sdk.stored import read
 from treadle.sdk.tracing import calling
 from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, check_catch_up, check_name
 from treadle.sdk.triggers.times import firings_of
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 TRIES_MAX = 8
 """Engines write a trigger twice for each firing; nobody changes one as often as that at once."""
 _DELETED = {"KV-Operation": "DEL"}
-
-_trigger = msgspec.json.Decoder(Trigger)
 
 
 class Triggers:
@@ -109,10 +107,15 @@ class Triggers:
         return msgspec.structs.replace(view, run_status=status, notes=notes)
 
     async def list(self) -> tuple[TriggerView, ...]:
-        """Return all triggers by name, without their last runs."""
+        """Return all triggers by name, without their last runs.
+
+        One that cannot be read has no workflow, and a note that says why.
+        """
         found = [
-            view_of(name, standing, changed_ms, _now_ms())
-            async for name, standing, changed_ms in self._all()
+            unreadable(name, standing)
+            if isinstance(standing, StoredUnreadable)
+            else view_of(name, standing, changed_ms, _now_ms())
+            async for name, standing, changed_ms in self._store.triggers()
         ]
         return tuple(sorted(found, key=lambda view: view.name))
 
@@ -218,26 +221,16 @@ class Triggers:
         self, name: str, *, or_deleted: bool = False
     ) -> tuple[Trigger | None, int, int] | None:
         """Return a trigger, its revision and when it was stored; None if there is none."""
-        s = self._store.subjects
-        stored = await self._store.js.last(s.workflows_stream, s.trigger(name))
-        if stored is None or not (stored.data or or_deleted):
-            return None
-        standing = read(_trigger, stored) if stored.data else None
-        return standing, stored.sequence, stored.time_ms
+        found = await self._store.trigger(name)
+        return found if found and (found[0] or or_deleted) else None
 
     async def _require(self, name: str) -> tuple[Trigger, int]:
         check_id("trigger name", name)
         found = await self._read(name)
         if found is None or found[0] is None:
-            names = [each async for each, _, _ in self._all()]
+            names = [each async for each, _, _ in self._store.triggers()]
             raise UnknownTrigger(name, Suggestions().nearest(name, names))
         return found[0], found[2]
-
-    async def _all(self) -> AsyncIterator[tuple[str, Trigger, int]]:
-        s = self._store.subjects
-        async for stored in self._store.js.read(s.workflows_stream, s.all_triggers):
-            if stored.data:
-                yield s.parse_trigger(stored.subject), read(_trigger, stored), stored.time_ms
 
     async def _notes(self, standing: Trigger) -> tuple[Note, ...]:
         """Return why the next firing would start nothing, or a run that fails."""
