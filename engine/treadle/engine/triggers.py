@@ -88,7 +88,7 @@ class Triggers:
             failpoints.reach("engine.trigger-noted")
         if not revision:
             return False
-        await self._set(name, 0 if decided.paused else decided.next_ms)
+        await self._set(name, decided.next_ms)
         failpoints.reach("engine.trigger-scheduled")
         return True
 

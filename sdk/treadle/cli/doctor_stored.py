@@ -1,7 +1,7 @@
 """What ``treadle doctor`` looks at in the store: values that cannot be read, and dead letters.
 
-Documents, definitions and triggers are read, which are small. Registers are not: `treadle run show` names a
-damaged one, and the engine ends its run.
+Documents, definitions and triggers are read, which are small. Registers are not: `treadle run show`
+names a damaged one, and the engine ends its run.
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ async def check_stored(store: Store) -> list[Check]:
         rest = len(damaged) - NAMED_MAX
         found.append(Check("stored", "warn", f"{rest} more values that cannot be read"))
     if not damaged:
-        found.append(
-            Check(
-                "stored", "ok", "every run's document, every workflow and every trigger can be read"
-            )
-        )
+        text = "every run's document, every workflow and every trigger can be read"
+        found.append(Check("stored", "ok", text))
     return [*found, *_letter_checks(store, letters)]
 
 

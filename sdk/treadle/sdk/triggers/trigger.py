@@ -37,7 +37,8 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lane: str = ""
     paused: bool = False
     next_ms: int = 0
-    """The firing that is waited for; 0 is the first one after this value was stored."""
+    """The firing that is waited for; 0 is the first one after this value was stored, or none of
+    a paused one."""
     due: tuple[int, ...] = ()
     """Firings whose runs are to be requested now, the oldest first."""
     fired_ms: int = 0
