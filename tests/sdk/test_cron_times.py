@@ -144,7 +144,7 @@ def matches(expression: str, local: datetime) -> bool:
     return next(CronSim(expression, local - timedelta(seconds=1))) == local
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_STARRED | _MINUTES, _STARRED | _HOURS, _DAYS, _change, _offset)
 def test_any_schedule_without_a_time_of_day_fires_whenever_the_clocks_show_it(
     minute: str, hour: str, days: str, change: tuple[str, datetime], offset_s: int
@@ -154,7 +154,7 @@ def test_any_schedule_without_a_time_of_day_fires_whenever_the_clocks_show_it(
     start = around + timedelta(seconds=offset_s)
     found = next_after(expression, zone, ms(start))
     at = start.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    until = min(datetime.fromtimestamp(found / 1_000, UTC), start + timedelta(hours=12))
+    until = min(datetime.fromtimestamp(found / 1_000, UTC), start + timedelta(hours=6))
     while at < until:
         assert not matches(expression, at.astimezone(ZoneInfo(zone)).replace(tzinfo=None)), at
         at += timedelta(minutes=1)
