@@ -12,6 +12,8 @@ from tests.crash.stage import Stage, loops
 from treadle.sdk import RunConflict
 from treadle.sdk.messages import CancelRequested, Delayed, Ended, Parked
 
+pytestmark = pytest.mark.slow
+
 
 async def _cancelled(stage: Stage) -> None:
     ended = await stage.ended()

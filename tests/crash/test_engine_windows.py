@@ -13,6 +13,8 @@ from tests.crash.stage import Stage, loops
 
 from treadle.sdk.messages import StepContinued, Task
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 4
 
 

@@ -13,6 +13,8 @@ from treadle.cli.doctor_checks import examine
 from treadle.sdk.client import Explanation
 from treadle.sdk.client.explain import hearing
 
+pytestmark = pytest.mark.slow
+
 RUN = "run"
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 6
 
 

@@ -19,6 +19,8 @@ from treadle.sdk.messages import Delayed, Ended, Failure, Sleeping, Task
 from treadle.worker import LoopContext, Worker
 from treadle.worker.verdict import Complete
 
+pytestmark = pytest.mark.slow
+
 DELAY_S = 0.8
 PATIENT = Retry(max_attempts=3, backoff="fixed", delay_s=DELAY_S, jitter=0)
 

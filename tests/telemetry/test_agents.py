@@ -24,7 +24,7 @@ from treadle.sdk.client import Client, RunHandle
 from treadle.sdk.settings import Settings
 from treadle.sdk.tracing.capture import VARIABLE
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 

@@ -27,7 +27,10 @@ from treadle.sdk.settings import Settings
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
 
 T = TypeVar("T")
-pytestmark = pytest.mark.timeout(150)  # Five starts of a process, on a machine that is busy.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(150),
+]  # Five starts of a process, on a machine that is busy.
 ACK_WAIT_S = 1.0
 """What an engine was at when it was stopped is soon with the next one."""
 

@@ -26,6 +26,8 @@ from treadle.worker.agent import tool
 from treadle.worker.agent.models.retrying import RetryPolicy
 from treadle.worker.agent.testing import cut_after, error, error_after, text, tool_use, turn
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "broken",

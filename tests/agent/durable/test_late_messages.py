@@ -31,7 +31,7 @@ from treadle.worker.agent.testing import (
     turn,
 )
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 STORED = "worker.record-stored=%s@4"
 """The beginning, the answer, the result that was accepted, and then the end."""
 VERDICT = "worker.settle-before=%s@1"

@@ -20,7 +20,7 @@ from treadle.worker.agent.core.kept import READ
 from treadle.worker.agent.stored import checkpoints, read_journal
 from treadle.worker.agent.testing import RecordedRequest, Turn, tool_use, turn
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 LINES = 15_000
 """About 190,000 bytes, in two parts."""
 LINE = '"line 8000"'

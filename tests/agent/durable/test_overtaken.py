@@ -24,7 +24,7 @@ from treadle.sdk.subjects import Subjects
 from treadle.worker.agent.core.entries import Answered, Entry, Settled, Started, Stopped
 from treadle.worker.execution import Record
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 ZOMBIES = {
     "answer": "worker.record-before=stop@2",
     "start": "worker.record-before=stop@3",

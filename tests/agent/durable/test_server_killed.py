@@ -19,7 +19,7 @@ from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
 from treadle.worker.agent.stored import read_journal
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
 
 
 async def reached(place: Stand, records: int) -> None:

@@ -40,6 +40,8 @@ from treadle.worker.agent.testing import (
     turn,
 )
 
+pytestmark = pytest.mark.slow
+
 WITHIN_S = 50
 KILLED_WITHIN_S = 110
 """Two processes are started, one after the other."""

@@ -38,6 +38,8 @@ from treadle.worker.agent.testing import (
     turn,
 )
 
+pytestmark = pytest.mark.slow
+
 Play = Callable[[RecordedRequest], Turn]
 Story = Callable[[RunHandle, FakeAnthropic], Awaitable[Any]]
 FIX = verdict("NEEDS_FIX", "The flag is not documented.")
