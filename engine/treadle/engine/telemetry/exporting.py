@@ -93,7 +93,8 @@ def _why(result: Any) -> str:
     if result.status_code is not None:
         return f"it answered {result.status_code} {result.reason or ''}".rstrip()
     error = result.error
-    if error is None:
+    # What the libraries make of a deadline that passes between two tries is no error of a network.
+    if not isinstance(error, OSError):
         return "no answer in time"
     # The libraries wrap what the system says three times over.
     while (inner := error.__cause__ or error.__context__) is not None:
