@@ -80,11 +80,10 @@ class LogReader:
 
     async def before(self, stream: str, filter: str, since: datetime) -> int:
         """Return the position behind which lies what was stored since then."""
-        first = await self._js.first_since(stream, filter, since)
-        if first is not None:
-            return first - 1
+        # The end first: what is stored while one looks for the first message lies behind it.
         info: dict[str, Any] = await self._js.api(f"STREAM.INFO.{stream}")
-        return int(info["state"]["last_seq"])
+        first = await self._js.first_since(stream, filter, since)
+        return int(info["state"]["last_seq"]) if first is None else first - 1
 
     async def plan(self, workflow: str, content_hash: str) -> Plan | None:
         """Return a workflow's plan; None if it is not there or cannot be read."""
