@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -270,6 +271,32 @@ def test_when_the_worker_is_killed_its_commands_die_with_it(tmp_path: Path) -> N
     finally:
         worker.kill()
         worker.wait()
+
+
+KILLED_BEFORE = """
+import os, pathlib, signal
+from treadle.worker.agent.tools.guard import Guard
+
+def watch(self, group):
+    pathlib.Path("shell.tmp").write_text(str(group))
+    os.rename("shell.tmp", "shell")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Guard.watch = watch
+"""
+
+
+def test_a_command_does_not_begin_before_it_would_die_with_its_worker(tmp_path: Path) -> None:
+    program = KILLED_BEFORE + WORKER
+    worker = subprocess.run(
+        [sys.executable, "-c", program, "touch ran; sleep 300", str(tmp_path), os.environ["PATH"]],
+        cwd=tmp_path,
+        check=False,
+        timeout=50,
+    )
+    assert worker.returncode == -signal.SIGKILL
+    assert has_ended(int((tmp_path / "shell").read_text()))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_no_descriptor_or_process_is_left_behind() -> None:

@@ -27,6 +27,8 @@ TERM_GRACE_S = 2.0
 """From TERM to KILL."""
 PIPE_GRACE_S = 0.5
 """After the group is dead, for what a process outside of it may still hold of the pipe."""
+_AT_THE_WORD = 'read -r word && exec -a bash "$BASH" -c "$1" </dev/null'
+"""Runs the command once the guard knows the group; if the worker dies before, there is no word."""
 
 Status = Literal["ended", "timeout", "output_limit"]
 
@@ -139,8 +141,10 @@ async def run_command(
             shell = await asyncio.create_subprocess_exec(
                 "bash",
                 "-c",
+                _AT_THE_WORD,
+                "bash",
                 command,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=writing,
                 stderr=writing,
                 cwd=cwd,
@@ -150,6 +154,7 @@ async def run_command(
         finally:
             os.close(writing)
         guard.watch(shell.pid)
+        _give_the_word(shell)
         status = await _ended(shell, flooded, timeout_s)
         await _end_group(shell, gently=status != "ended")
         is_over = True
@@ -169,6 +174,15 @@ async def run_command(
             pipe.close()
             if guard is not None:
                 await guard.release()
+
+
+def _give_the_word(shell: asyncio.subprocess.Process) -> None:
+    assert shell.stdin is not None
+    try:
+        shell.stdin.write(b"go\n")
+        shell.stdin.close()
+    except (BrokenPipeError, ConnectionResetError, RuntimeError):
+        pass  # It has been killed already; that is seen at its end.
 
 
 async def _ended(
