@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import msgspec
 import msgspec.structs
 
-from treadle.sdk.times import moment_ms
+from treadle.sdk.rfc3339 import moment_ms
 
 Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]

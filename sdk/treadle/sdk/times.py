@@ -36,12 +36,3 @@ def until(milliseconds: int, now_ms: int) -> str:
     left_ms = milliseconds - now_ms
     when = f"in {age(left_ms)}" if left_ms > 0 else f"{age(-left_ms)} ago"
     return f"until {date(milliseconds)}, {when}"
-
-
-def moment_ms(text: str) -> int | None:
-    """Return a time as RFC 3339 has it in ms since the epoch; None if it is none."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if at.tzinfo is None else round(at.timestamp() * 1000)

@@ -33,8 +33,8 @@ from treadle.sdk.limits import (
     WORD_CHARS_MAX,
 )
 from treadle.sdk.payload import encode
+from treadle.sdk.rfc3339 import moment_ms
 from treadle.sdk.structure import Structure
-from treadle.sdk.times import moment_ms
 
 
 def definition_from(
