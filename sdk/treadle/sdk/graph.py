@@ -47,50 +47,59 @@ def _unknown(definition: WorkflowDefinition) -> Iterator[Problem]:
             named.add(other)
 
 
-def _handlers(definition: WorkflowDefinition) -> Iterator[Problem]:
-    """Yield the problems of the steps that start when another one has failed."""
+def _named(
+    definition: WorkflowDefinition, field: str, itself: str
+) -> Iterator[tuple[str, Step, Step] | Problem]:
+    """Yield each step that names one in a field: path, step and the other; or what is wrong.
+
+    ``itself`` is why that cannot be the step itself.
+    """
     known = {step.id: step for step in definition.steps}
     suggestions = Suggestions()
     for i, step in enumerate(definition.steps):
-        if not step.on_failure:
+        name: str = getattr(step, field)
+        if not name:
             continue
-        path = f"steps[{i}].on_failure"
-        handler = known.get(step.on_failure)
-        named = f"step {wording.shown(step.on_failure)}"
-        if handler is None:
-            nearest = suggestions.nearest(step.on_failure, known.keys() - {step.id})
+        path, named = f"steps[{i}].{field}", f"step {wording.shown(name)}"
+        other = known.get(name)
+        if other is None:
+            nearest = suggestions.nearest(name, known.keys() - {step.id})
             remedy = f"Did you mean {nearest!r}?" if nearest else "Add it."
             yield Problem(path, f"{named} is not a step of this workflow. {remedy}")
-        elif handler is step:
-            yield Problem(path, f"{named} cannot start because of its own failure. Name another.")
-        elif handler.after:
+        elif other is step:
+            yield Problem(path, f"{named} {itself}")
+        else:
+            yield path, step, other
+
+
+def _handlers(definition: WorkflowDefinition) -> Iterator[Problem]:
+    """Yield the problems of the steps that start when another one has failed."""
+    itself = "cannot start because of its own failure. Name another."
+    for found in _named(definition, "on_failure", itself):
+        if isinstance(found, Problem):
+            yield found
+            continue
+        path, _, handler = found
+        if handler.after:
             yield Problem(
                 path,
-                f"{named} starts when this step fails, and its after names other steps to wait "
-                "for. Remove after from it; steps may wait for it.",
+                f"step {wording.shown(handler.id)} starts when this step fails, and its after "
+                "names other steps to wait for. Remove after from it; steps may wait for it.",
             )
 
 
 def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
     """Yield the problems of the steps that undo others."""
-    known = {step.id: step for step in definition.steps}
-    suggestions = Suggestions()
     undone: dict[str, str] = {}
     handlers = {step.on_failure for step in definition.steps}
-    for i, step in enumerate(definition.steps):
-        if not step.compensate:
+    for found in _named(definition, "compensate", "cannot undo itself. Name another step."):
+        if isinstance(found, Problem):
+            yield found
             continue
-        path = f"steps[{i}].compensate"
-        undoing = known.get(step.compensate)
-        named = f"step {wording.shown(step.compensate)}"
-        first = undone.setdefault(step.compensate, step.id)
-        if undoing is None:
-            nearest = suggestions.nearest(step.compensate, known.keys() - {step.id})
-            remedy = f"Did you mean {nearest!r}?" if nearest else "Add it."
-            yield Problem(path, f"{named} is not a step of this workflow. {remedy}")
-        elif undoing is step:
-            yield Problem(path, f"{named} cannot undo itself. Name another step.")
-        elif first != step.id:
+        path, step, undoing = found
+        named = f"step {wording.shown(undoing.id)}"
+        first = undone.setdefault(undoing.id, step.id)
+        if first != step.id:
             yield Problem(
                 path,
                 f"{named} undoes step {wording.shown(first)} already, and runs once. Add a step of "
@@ -102,10 +111,11 @@ def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
                 f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
                 "and has neither on_failure nor compensate. Remove that from it.",
             )
-    yield from _waits_for_undoing(definition, undone)
+    yield from _waits_for_undoing(definition)
 
 
-def _waits_for_undoing(definition: WorkflowDefinition, undone: dict[str, str]) -> Iterator[Problem]:
+def _waits_for_undoing(definition: WorkflowDefinition) -> Iterator[Problem]:
+    undone = {step.compensate for step in definition.steps if step.compensate}
     for i, step in enumerate(definition.steps):
         for j, other in enumerate(step.after):
             if other in undone:
