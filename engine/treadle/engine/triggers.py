@@ -22,7 +22,6 @@ from treadle.sdk.bus.acks import time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.store import Store
-from treadle.sdk.ids import new_nonce
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import RunRequested
 from treadle.sdk.subjects import Subjects, request_id
@@ -76,7 +75,7 @@ class Triggers:
         decided = decide(trigger, firings_of(on.expression, on.zone), kept.changed_ms, now_ms)
         revision = kept.revision
         if decided is not trigger:
-            revision = await self._put(name, decided, revision)
+            revision = await self._store.put_trigger(name, decided, revision)
             failpoints.reach("engine.trigger-decided")
         if revision and decided.due:
             failure = ""
@@ -84,7 +83,7 @@ class Triggers:
                 failure = await self._request(name, decided, firing_ms)
                 failpoints.reach("engine.trigger-run-requested")
             decided = requested(decided, failure)
-            revision = await self._put(name, decided, revision)
+            revision = await self._store.put_trigger(name, decided, revision)
             failpoints.reach("engine.trigger-noted")
         if not revision:
             return False
@@ -130,18 +129,6 @@ class Triggers:
         if found is None or found[0] is None:
             return None
         return Kept(found[0], found[1], found[2])
-
-    async def _put(self, name: str, trigger: Trigger, revision: int) -> int:
-        """Store a trigger over ``revision``; return its own, or 0 if another one stands."""
-        nonce = new_nonce()
-        result = await self._js.compare_and_set(
-            self._subjects.workflows_stream,
-            self._subjects.trigger(name),
-            msgspec.json.encode(msgspec.structs.replace(trigger, write=nonce)),
-            expected=revision,
-            is_mine=lambda data: nonce.encode() in data,
-        )
-        return result.stored.sequence if result.stored is not None else 0
 
     # ---------------------------------------------------------------- its schedule
 

@@ -18,6 +18,7 @@ from treadle.sdk.bus.jetstream import ApiError, JetStream, Stored
 from treadle.sdk.client.view import Held
 from treadle.sdk.definition import WorkflowDefinition, to_plain
 from treadle.sdk.errors import ServerUnavailable, StoredUnreadable
+from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import Register, WorkerPresence
 from treadle.sdk.namespace import open_namespace
 from treadle.sdk.presence import host_id, is_process_alive
@@ -188,6 +189,21 @@ class Store:
             return None
         trigger = read(_triggers, stored) if stored.data else None
         return trigger, stored.sequence, stored.time_ms
+
+    async def put_trigger(
+        self, name: str, trigger: Trigger, revision: int, full_s: float | None = None
+    ) -> int:
+        """Store a trigger over ``revision``, 0 is none; return its own, or 0 if another stands."""
+        s, nonce = self.subjects, new_nonce()
+        result = await self.js.compare_and_set(
+            s.workflows_stream,
+            s.trigger(name),
+            msgspec.json.encode(msgspec.structs.replace(trigger, write=nonce)),
+            expected=revision,
+            is_mine=lambda data: nonce.encode() in data,
+            full_s=full_s,
+        )
+        return result.stored.sequence if result.stored is not None else 0
 
     async def triggers(self) -> AsyncIterator[tuple[str, Trigger | StoredUnreadable, int]]:
         """Yield every trigger's name, the trigger or what is wrong with it, and when it changed."""

@@ -30,7 +30,7 @@ from treadle.sdk.errors import (
     UnknownWorkflow,
     UserError,
 )
-from treadle.sdk.ids import check_id, new_nonce
+from treadle.sdk.ids import check_id
 from treadle.sdk.lanes import check_lane
 from treadle.sdk.tracing import calling
 from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, check_catch_up, check_name
@@ -197,23 +197,13 @@ class Triggers:
 
     async def _change(self, name: str, change: Callable[[Trigger | None], Trigger]) -> None:
         """Store what ``change`` makes of the trigger as it stands, if that is anything new."""
-        s = self._store.subjects
         for _ in range(TRIES_MAX):
             found = await self._read(name, or_deleted=True)
             standing, revision, _ = found or (None, 0, 0)
             changed = change(standing)
             if changed == standing:
                 return
-            nonce = new_nonce()
-            result = await self._store.js.compare_and_set(
-                s.workflows_stream,
-                s.trigger(name),
-                msgspec.json.encode(msgspec.structs.replace(changed, write=nonce)),
-                expected=revision,
-                is_mine=_written_as(nonce),
-                full_s=FULL_S,
-            )
-            if result.stored is not None:
+            if await self._store.put_trigger(name, changed, revision, FULL_S):
                 return
         raise _busy(name)
 
@@ -246,10 +236,6 @@ class Triggers:
         except InvalidPayload as exc:
             return (Note(f"its runs will fail: {exc}", f"treadle workflow show {name}"),)
         return ()
-
-
-def _written_as(nonce: str) -> Callable[[bytes], bool]:
-    return lambda data: nonce.encode() in data
 
 
 def _over(standing: Trigger, wanted: Trigger) -> Trigger:
