@@ -105,6 +105,14 @@ def a_worker(stage: Stage, instructions: str) -> Worker:
     async def fetch(ctx: TaskContext[Any]) -> Any:
         return ctx.input
 
+    @worker.handler("shout")
+    async def shout(ctx: TaskContext[str]) -> str:
+        return ctx.input.upper()
+
+    @worker.handler("breaks")
+    async def breaks(ctx: TaskContext[Any]) -> None:
+        raise ValueError("it broke")
+
     @worker.handler("waits")
     async def waits(ctx: LoopContext[Any]) -> Any:
         await ctx.checkpoint({"kept": SECRET})
@@ -324,6 +332,31 @@ def test_what_people_say_meanwhile_and_what_an_exception_says_is_content_too(pla
         await place.traced("run")
         told = [chat[names.INPUT_MESSAGES] for chat in chats(place.collector.of_run("run"))]
         assert json.dumps(told).count(f"steer by {SECRET}") == 1
+
+    play(story, worker=ON, engine=True)
+
+
+def test_a_step_shows_what_it_was_given_also_if_that_is_a_failure_or_what_it_undoes(
+    play: Play,
+) -> None:
+    workflow: Workflow[Any] = Workflow("trip")
+    workflow.task("book", "shout", compensate="cancel")
+    workflow.task("cancel", "fetch")
+    workflow.task("pay", "breaks", after="book", on_failure="tell")
+    workflow.task("tell", "breaks")
+
+    async def story(place: Stand) -> None:
+        run = await place.client.start(workflow, "a room", id="trip")
+        with pytest.raises(RunFailed):
+            await run.result()
+        await place.traced("trip")
+        steps = {
+            str(span.attributes[names.STEP]): json.loads(span.attributes[names.INPUT_VALUE])
+            for span in place.collector.of_run("trip")
+            if names.STEP_STATUS in span.attributes
+        }
+        assert (steps["book"], steps["pay"], steps["cancel"]) == ("a room", "A ROOM", "A ROOM")
+        assert (steps["tell"]["step"], steps["tell"]["failure"]["type"]) == ("pay", "ValueError")
 
     play(story, worker=ON, engine=True)
 

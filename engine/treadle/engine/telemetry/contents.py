@@ -13,14 +13,17 @@ from collections import OrderedDict
 
 import msgspec
 
+from treadle.engine.core.given import before_of, failed_before
+from treadle.engine.core.plan import Plan
 from treadle.engine.inputs import join_object
 from treadle.engine.telemetry.transcript import Attributes, Entry, Transcript, values
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.definition import SignalStep, SleepStep, Step
+from treadle.sdk.client.result import step_output
+from treadle.sdk.client.store import Store
+from treadle.sdk.definition import SignalStep, Step
+from treadle.sdk.errors import InvariantError, StoredUnreadable
 from treadle.sdk.messages import (
-    Ended,
-    Register,
     RunRequested,
     SignalReceived,
     StepCompleted,
@@ -29,7 +32,7 @@ from treadle.sdk.messages import (
     StepWaiting,
 )
 from treadle.sdk.outcome import outcome_of
-from treadle.sdk.run import UNDER_WAY, RunDocument, has_output
+from treadle.sdk.run import UNDER_WAY, RunDocument
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing import content, ids, names
 from treadle.sdk.tracing.fold import RunFold
@@ -44,7 +47,6 @@ _INPUTS_BYTES_MAX = 4 * content.BYTES_MAX
 """Of outputs that are read for one input: what comes after would be cut."""
 
 _log = logging.getLogger("treadle.telemetry")
-_registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -72,6 +74,7 @@ class Contents:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
+        self._store = Store(js, subjects)
         self._journals: OrderedDict[tuple[str, str], _Journal] = OrderedDict()
 
     def clear(self) -> None:
@@ -145,47 +148,48 @@ class Contents:
 
     async def of_document(self, fold: RunFold, run: RunDocument, spans: list[Span]) -> list[Span]:
         """Return the spans that a document has given rise to, with what went in and came out."""
+        plan = Plan(fold.definition, run.definition)
         found: list[Span] = []
         for span in spans:
             if names.RUN_STATUS in span.attributes:
-                found.append(_with(span, await self._of_run(fold, run)))
+                found.append(_with(span, await self._of_run(plan, run)))
             elif names.STEP_STATUS in span.attributes:
-                name = str(span.attributes[names.STEP])
-                step = next(each for each in fold.definition.steps if each.id == name)
-                found.append(_with(span, await self._of_step(fold, run, step)))
+                step = plan.steps[str(span.attributes[names.STEP])]
+                found.append(_with(span, await self._of_step(plan, run, step)))
             else:
                 found.append(span)
         if run.is_terminal:
-            for step in fold.definition.steps:
-                self._journals.pop((fold.trace_id, step.id), None)
+            for step_id in plan.steps:
+                self._journals.pop((fold.trace_id, step_id), None)
         return found
 
-    async def _of_run(self, fold: RunFold, run: RunDocument) -> Attributes:
+    async def _of_run(self, plan: Plan, run: RunDocument) -> Attributes:
         given = await self._payload(run.requested)
         returned = None
         if run.status == "completed":
-            last = [step.id for step in outcome_of(fold.definition, run).steps]
-            returned = await self._outputs(fold, run, last)
+            last = [step.id for step in outcome_of(plan.definition, run).steps]
+            returned = await self._outputs(plan, run, last)
         return _values(given, returned)
 
-    async def _of_step(self, fold: RunFold, run: RunDocument, step: Step) -> Attributes:
+    async def _of_step(self, plan: Plan, run: RunDocument, step: Step) -> Attributes:
         returned = await self._output(run, step)
         if isinstance(step, SignalStep):
             return _values(None, returned)
-        if not step.after:
+        if failed := failed_before(plan, run, step):
+            return _values(msgspec.json.encode(failed), returned)
+        if not (before := before_of(plan, step)):
             return _values(await self._payload(run.requested), returned)
-        return _values(await self._outputs(fold, run, step.after), returned)
+        return _values(await self._outputs(plan, run, before), returned)
 
     async def _outputs(
-        self, fold: RunFold, run: RunDocument, of: list[str] | tuple[str, ...]
+        self, plan: Plan, run: RunDocument, of: list[str] | tuple[str, ...]
     ) -> bytes | None:
         """Return the output of a step, or an object of those of several, as JSON."""
-        steps = {step.id: step for step in fold.definition.steps}
         found: dict[str, bytes] = {}
         left = list(of)
         while left and sum(map(len, found.values())) < _INPUTS_BYTES_MAX:
             name = left.pop(0)
-            output = await self._output(run, steps[name])
+            output = await self._output(run, plan.steps[name])
             if output is None:
                 return None
             found[name] = output
@@ -196,22 +200,13 @@ class Contents:
         return join_object(found)
 
     async def _output(self, run: RunDocument, step: Step) -> bytes | None:
-        if step.id not in run.steps:
-            return None
-        if not has_output(run, step) or isinstance(step, SleepStep):
-            return None if run.steps[step.id].status in UNDER_WAY else b"null"
-        if isinstance(step, SignalStep):
-            return await self._payload(int(run.steps[step.id].event[1:]))
-        s = self._subjects
-        subject = s.register(run.run, step.id, step.type, run.domain)
-        stored = await self._js.last(s.steps_stream, subject)
-        if stored is None:
+        entry = run.steps.get(step.id)
+        if entry is None or entry.status in UNDER_WAY:
             return None
         try:
-            register = _registers.decode(stored.data)
-        except (ValueError, RecursionError):
+            return bytes(await step_output(self._store, run, step))
+        except (InvariantError, StoredUnreadable):
             return None
-        return bytes(register.output) if isinstance(register, Ended) else None
 
     async def _payload(self, sequence: int) -> bytes | None:
         stored = await self._js.get(self._subjects.events_stream, sequence)

@@ -49,7 +49,7 @@ async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
             f"workflow {document.workflow!r} is gone"
         )
     steps, is_single = outcome_of(definition, document)
-    outputs = await asyncio.gather(*(_step_output(store, document, step) for step in steps))
+    outputs = await asyncio.gather(*(step_output(store, document, step) for step in steps))
     if is_single:
         return outputs[0]
     return msgspec.Raw(
@@ -57,7 +57,11 @@ async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
     )
 
 
-async def _step_output(store: Store, document: RunDocument, step: Step) -> msgspec.Raw:
+async def step_output(store: Store, document: RunDocument, step: Step) -> msgspec.Raw:
+    """Return the output of a step that is over; null for one that has none to hand on.
+
+    Raises ``InvariantError`` if what has to be there is gone.
+    """
     if not has_output(document, step):
         return msgspec.Raw(b"null")
     if isinstance(step, SignalStep):
