@@ -20,9 +20,11 @@ from treadle.engine.core import (
     advance,
     apply,
     effects,
+    progress,
     request,
 )
 from treadle.engine.core.given import decision
+from treadle.engine.core.progress import to_decide
 from treadle.sdk.definition import AgentLoopStep, Step, TaskStep, WorkflowDefinition, content_hash
 from treadle.sdk.messages import (
     Failure,
@@ -51,10 +53,8 @@ def plan_of(*steps: Step, timeout_s: float = 0) -> Plan:
 
 def decided(plan: Plan, run: RunDocument) -> RunDocument:
     """Ask the conditions of the steps whose turn it is, as an engine does before it stores."""
-    while asked := [name for name, entry in run.steps.items() if entry.status == "deciding"]:
-        step = plan.steps[asked[0]]
-        fact = decision(step, {}, dict.fromkeys(step.after))
-        run = apply(plan, run, fact, Moment(RUN, "", 0))
+    while step := to_decide(plan, run):
+        run = progress.decided(plan, run, decision(step, {}, dict.fromkeys(step.after)))
     return run
 
 

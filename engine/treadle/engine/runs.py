@@ -21,6 +21,7 @@ from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
+from treadle.engine.core.progress import decided, to_decide
 from treadle.engine.core.signals import APPLIED_SOFT_MAX
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
@@ -317,9 +318,8 @@ class Runs:
 
     async def _decided(self, plan: Plan, run: RunDocument) -> RunDocument:
         """Ask the conditions of the steps whose turn it is: no document is stored before."""
-        while asked := [name for name, entry in run.steps.items() if entry.status == "deciding"]:
-            fact = await self._inputs.decision(plan, run, plan.steps[asked[0]])
-            run = apply(plan, run, fact, Moment(run.run, "", 0))
+        while step := to_decide(plan, run):
+            run = decided(plan, run, await self._inputs.decision(plan, run, step))
         return run
 
     async def _is_queued(self, event: RunRequested, moment: Moment, domain: str) -> bool:

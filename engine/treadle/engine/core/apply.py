@@ -6,21 +6,22 @@
     queued | running | parked ──CancelRequested──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
 
-This is the only door to a run document. An event that changes nothing (it was applied before,
-it comes after the end, its step is not where it would have to be) returns the same object.
+This is the only door to a run document; before it is stored, the conditions of the steps whose
+turn it has become are asked (``progress.decided``). An event that changes nothing (it was applied
+before, it comes after the end, its step is not where it would have to be) returns the same object.
 What has to be done about a document is a function of the document: see ``effects.py``.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
-from treadle.engine.core.facts import StepDecided, StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import decided, go_on, over, settled, stop, with_step
+from treadle.engine.core.progress import go_on, over, settled, stop, with_step
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
 from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
@@ -47,7 +48,6 @@ RunEvent = (
     | StepEnded
     | StepParked
     | StepResumed
-    | StepDecided
 )
 
 
@@ -119,8 +119,6 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _step_parked(plan, run, event, moment)
         case StepResumed():
             return _step_resumed(plan, run, event, moment)
-        case StepDecided():
-            return decided(plan, run, event)
         case _:
             assert_never(event)
 
@@ -258,22 +256,25 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
             retryable=False,
         )
         return stop(plan, run, "failed", moment, failure=failure)
-    step = plan.steps.get(event.step)
     entry = run.steps.get(event.step)
     if entry is None or entry.status != "active":
         return run
-    if isinstance(step, SleepStep):
-        if moment.ms < wakes_ms(step, entry.started_ms):
+    step = plan.steps[event.step]
+    late: Failure | None = None
+    match step:
+        case SleepStep():
+            due_ms = wakes_ms(step, entry.started_ms)
+        case SignalStep() if step.timeout_s:
+            due_ms = entry.started_ms + round(step.timeout_s * 1000)
+            if step.on_timeout == "fail":
+                late = Failure(
+                    "timeout",
+                    f"signal {step.signal!r} did not come within {step.timeout_s:g} s",
+                    retryable=False,
+                )
+        case _:
             return run
-        return _step_ended(plan, run, StepEnded(step.id, "completed", 0, None, moment.id), moment)
-    if not isinstance(step, SignalStep):
+    if moment.ms < due_ms:
         return run
-    if not step.timeout_s or moment.ms < entry.started_ms + round(step.timeout_s * 1000):
-        return run
-    if step.on_timeout == "complete":
-        return _step_ended(plan, run, StepEnded(step.id, "completed", 0, None, moment.id), moment)
-    failure = Failure(
-        "timeout", f"signal {step.signal!r} did not come within {step.timeout_s:g} s", False
-    )
-    ended = StepEnded(step.id, "failed", 0, failure, moment.id)
-    return _step_ended(plan, run, ended, moment)
+    outcome: Literal["completed", "failed"] = "failed" if late else "completed"
+    return _step_ended(plan, run, StepEnded(step.id, outcome, 0, late, moment.id), moment)

@@ -88,9 +88,8 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
     commands: list[Command] = []
     if run.undoing:
         commands.extend(_of_cancelled_steps(plan, run))
-        reason = run.failure.type if run.failure else run.undoing
         steps = [command.step for command in commands if isinstance(command, EndRegister)]
-        commands.extend(NotifyCancel(reason, step_id) for step_id in steps)
+        commands.extend(NotifyCancel(_why(run), step_id) for step_id in steps)
     elif run.deadline_ms:
         fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
         commands.append(SetTimer("run", run.deadline_ms, fired))
@@ -118,20 +117,24 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
         return []
     commands: list[Command] = [*_of_cancelled_steps(plan, run)]
     if commands:
-        commands.append(NotifyCancel(run.failure.type if run.failure else run.status))
+        commands.append(NotifyCancel(_why(run)))
     if plan.may_set_timers:
         commands.append(ClearTimers())
     return commands
 
 
 def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:
-    reason = run.failure.type if run.failure else run.status
-    failure = Failure("cancelled", f"the run ended: {reason}", retryable=False)
+    failure = Failure("cancelled", f"the run ended: {_why(run)}", retryable=False)
     return [
         EndRegister(step_id, failure)
         for step_id, entry in run.steps.items()
         if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep)
     ]
+
+
+def _why(run: RunDocument) -> str:
+    """Return why the run will not complete, or has not."""
+    return run.failure.type if run.failure else run.undoing or run.status
 
 
 def of_register(step_id: str, task_type: str, register: Register) -> tuple[SetTimer, ...]:

@@ -80,6 +80,12 @@ def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     return undoing.end(run, run.undoing, moment, failure=run.failure, step=run.failed_step)
 
 
+def to_decide(plan: Plan, run: RunDocument) -> Step | None:
+    """Return a step whose condition has to be asked before the document is stored."""
+    asked = (name for name, entry in run.steps.items() if entry.status == "deciding")
+    return next((plan.steps[name] for name in asked), None)
+
+
 def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
     """Let a step begin whose condition holds; skip it otherwise."""
     entry = run.steps.get(event.step)

@@ -27,6 +27,7 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.progress import decided, to_decide
 from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import SignalStep
@@ -196,11 +197,10 @@ class World:
     def _decide(self) -> None:
         """Ask the conditions of the steps whose turn it is, as the engine does."""
         assert self.run is not None
-        while asked := [name for name, at in self.run.steps.items() if at.status == "deciding"]:
-            step = self._plan.steps[asked[0]]
+        while step := to_decide(self._plan, self.run):
             outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
             fact = decision(step, msgspec.json.decode(self._input), outputs)
-            self.run = apply(self._plan, self.run, fact, Moment(RUN_ID, "", self.now_ms()))
+            self.run = decided(self._plan, self.run, fact)
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
         placed = self._registers.get(step_id)
