@@ -129,7 +129,9 @@ def test_a_step_that_undoes_another_runs_for_that_alone() -> None:
     workflow.task("d", compensate="undoo")
     workflow.task("e", compensate="v", after="u")
     workflow.task("f", on_failure="v")
+    workflow.task("g", compensate="w")
     workflow.task("u")
+    workflow.task("w", when='input["n"] > 3')
     workflow.task("v")
     with pytest.raises(InvalidDefinition) as caught:
         workflow.build()
@@ -139,6 +141,7 @@ def test_a_step_that_undoes_another_runs_for_that_alone() -> None:
     assert "is not a step of this workflow" in found["steps[3].compensate"]
     assert "handles no failure" in found["steps[4].compensate"]
     assert "nothing can wait for it" in found["steps[4].after[0]"]
+    assert "has no when" in found["steps[6].compensate"]
 
 
 def test_a_handler_that_leads_back_to_the_step_is_a_cycle() -> None:

@@ -105,11 +105,17 @@ def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
                 f"{named} undoes step {wording.shown(first)} already, and runs once. Add a step of "
                 "its own for this one.",
             )
-        elif undoing.after or undoing.id in handlers or undoing.compensate or undoing.on_failure:
+        elif (
+            undoing.id in handlers
+            or undoing.after
+            or undoing.when
+            or undoing.compensate
+            or undoing.on_failure
+        ):
             yield Problem(
                 path,
                 f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
-                "and has neither on_failure nor compensate. Remove that from it.",
+                "and has no when, on_failure or compensate. Remove that from it.",
             )
     yield from _waits_for_undoing(definition)
 
