@@ -326,6 +326,12 @@ def test_a_cancelled_run_undoes_too_and_a_second_cancel_ends_it() -> None:
     )
 
 
+def test_a_cancel_that_comes_again_is_no_second_cancel() -> None:
+    walk = saga()
+    undoing = walk.send(CancelRequested(reason="changed my mind"))
+    assert walk.send(CancelRequested(reason="changed my mind"), sequence=walk.sequence) is undoing
+
+
 def test_a_handled_failure_undoes_nothing() -> None:
     steps = (task("a", compensate="u"), task("u"), task("b", "a", on_failure="h"), task("h"))
     walk = RunWalk(plan_of(*steps))

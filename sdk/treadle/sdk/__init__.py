@@ -4,7 +4,8 @@ Everything else of this package is for Treadle itself and may change in any rele
 ``treadle.sdk.testing`` runs workflows in memory.
 """
 
-from treadle.sdk.builder import StepRef, Workflow
+from treadle.sdk.builder import Workflow
+from treadle.sdk.building import StepRef
 from treadle.sdk.client import Client, RunHandle
 from treadle.sdk.definition import Retry, WorkflowDefinition
 from treadle.sdk.document import load_definition

@@ -12,12 +12,13 @@ definition is refused with all of its problems, and the same ones as if it came 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, cast
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
-from treadle.sdk.definition import OnLimit, OnTimeout, Retry, WorkflowDefinition, to_plain
+from treadle.sdk.building import Duration, Parts, StepRef, Turn
+from treadle.sdk.definition import OnLimit, OnTimeout, Retry, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
@@ -34,26 +35,6 @@ else:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Duration = timedelta | float
-"""A timedelta, or a number of seconds."""
-
-
-class StepRef:
-    """A step of a workflow under construction: give it to ``after`` of later steps."""
-
-    __slots__ = ("id", "workflow")
-
-    def __init__(self, workflow: Workflow[Any], id: str) -> None:
-        self.workflow = workflow
-        self.id = id
-
-    def __repr__(self) -> str:
-        return f"<step {self.id!r} of workflow {self.workflow.name!r}>"
-
-
-After = StepRef | str | Iterable[StepRef | str]
-"""What a step waits for: steps of the same workflow, or their ids."""
 
 
 def _may_be_missing(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -88,10 +69,10 @@ class Workflow(Generic[InputT]):
         self.name = name
         self.input_type = input
         self._steps: list[dict[str, object]] = []
-        self._problems: list[Problem] = []
+        self._parts = Parts(self)
         self._fields: dict[str, object] = {
             "name": name,
-            "timeout_s": self._seconds("timeout_s", timeout),
+            "timeout_s": self._parts.seconds("timeout_s", timeout),
             "description": description,
         }
 
@@ -100,13 +81,9 @@ class Workflow(Generic[InputT]):
         id: str,
         type: str | None = None,
         *,
-        after: After = (),
-        quorum: int = 0,
-        when: str = "",
-        on_failure: StepRef | str = "",
-        compensate: StepRef | str = "",
         timeout: Duration = 0,
         retry: Retry | None = None,
+        **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that a worker executes once.
 
@@ -119,10 +96,10 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="task",
-            **self._turn(path, after, quorum, when, on_failure, compensate),
+            **self._parts.turn(path, turn),
             type=id if type is None else type,
-            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
-            retry=self._retry(path, retry),
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._parts.retry(path, retry),
         )
 
     @_may_be_missing("max_iterations")
@@ -132,11 +109,6 @@ class Workflow(Generic[InputT]):
         type: str | None = None,
         *,
         max_iterations: int,
-        after: After = (),
-        quorum: int = 0,
-        when: str = "",
-        on_failure: StepRef | str = "",
-        compensate: StepRef | str = "",
         max_duration: Duration = 0,
         loop_delay: Duration = 0,
         timeout: Duration = 0,
@@ -149,6 +121,7 @@ class Workflow(Generic[InputT]):
         max_output_tokens: int = 0,
         max_total_tokens: int = 0,
         max_cost_usd: float = 0,
+        **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that iterates until its handler completes it or a bound is reached.
 
@@ -165,13 +138,13 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="agent_loop",
-            **self._turn(path, after, quorum, when, on_failure, compensate),
+            **self._parts.turn(path, turn),
             type=id if type is None else type,
             **loop,
-            max_duration_s=self._seconds(wording.field(path, "max_duration_s"), max_duration),
-            loop_delay_s=self._seconds(wording.field(path, "loop_delay_s"), loop_delay),
-            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
-            retry=self._retry(path, retry),
+            max_duration_s=self._parts.seconds(wording.field(path, "max_duration_s"), max_duration),
+            loop_delay_s=self._parts.seconds(wording.field(path, "loop_delay_s"), loop_delay),
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._parts.retry(path, retry),
             on_limit=on_limit,
             budget_warn_at=budget_warn_at,
             budget_force_at=budget_force_at,
@@ -187,13 +160,9 @@ class Workflow(Generic[InputT]):
         id: str,
         *,
         signal: str | None = None,
-        after: After = (),
-        quorum: int = 0,
-        when: str = "",
-        on_failure: StepRef | str = "",
-        compensate: StepRef | str = "",
         timeout: Duration = 0,
         on_timeout: OnTimeout = "fail",
+        **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that completes when a signal reaches the run; its payload is the output.
 
@@ -204,9 +173,9 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="signal",
-            **self._turn(path, after, quorum, when, on_failure, compensate),
+            **self._parts.turn(path, turn),
             signal=id if signal is None else signal,
-            timeout_s=self._seconds(wording.field(path, "timeout_s"), timeout),
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
             on_timeout=on_timeout,
         )
 
@@ -216,11 +185,7 @@ class Workflow(Generic[InputT]):
         duration: Duration = 0,
         *,
         until: datetime | str = "",
-        after: After = (),
-        quorum: int = 0,
-        when: str = "",
-        on_failure: StepRef | str = "",
-        compensate: StepRef | str = "",
+        **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that completes by itself: after a while, or at a time with its zone.
 
@@ -230,15 +195,15 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="sleep",
-            **self._turn(path, after, quorum, when, on_failure, compensate),
-            duration_s=self._seconds(wording.field(path, "duration_s"), duration),
+            **self._parts.turn(path, turn),
+            duration_s=self._parts.seconds(wording.field(path, "duration_s"), duration),
             until=until.isoformat() if isinstance(until, datetime) else until,
         )
 
     def build(self) -> WorkflowDefinition:
         """Return the definition; raise ``InvalidDefinition`` with all problems."""
         plain = {**self._fields, "steps": self._steps}
-        found = list(self._problems)
+        found = list(self._parts.problems)
         if self.input_type is not None:
             try:
                 plain["input_schema"] = json_schema(self.input_type)
@@ -257,78 +222,3 @@ class Workflow(Generic[InputT]):
     def _add(self, ref: StepRef, **fields: object) -> StepRef:
         self._steps.append({"id": ref.id, **fields})
         return ref
-
-    def _turn(
-        self,
-        path: str,
-        after: object,
-        quorum: object,
-        when: object,
-        on_failure: object,
-        compensate: object,
-    ) -> dict[str, object]:
-        """Return the fields that say when it is a step's turn, and what follows a failure."""
-        others = {"on_failure": on_failure, "compensate": compensate}
-        named = {
-            field: self._named(wording.field(path, field), other, "Name a step") if other else ""
-            for field, other in others.items()
-        }
-        return {"after": self._after(path, after), "quorum": quorum, "when": when, **named}
-
-    def _seconds(self, path: str, value: object) -> object:
-        if isinstance(value, timedelta):
-            return value.total_seconds()
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return value
-        self._problems.append(
-            Problem(
-                path,
-                f"{wording.shown(value)} is not a duration. Give a timedelta, for example "
-                "timedelta(minutes=5), or a number of seconds.",
-            )
-        )
-        return 0
-
-    def _retry(self, path: str, value: object) -> object:
-        if value is None:
-            return {}
-        if isinstance(value, Retry):
-            return to_plain(value)
-        self._problems.append(
-            Problem(
-                wording.field(path, "retry"),
-                f"{wording.shown(value)} is not a retry policy. Give one, for example "
-                "Retry(max_attempts=5).",
-            )
-        )
-        return {}
-
-    def _after(self, path: str, after: object) -> list[object]:
-        path = wording.field(path, "after")
-        if isinstance(after, (str, StepRef)):
-            return [self._named(wording.item(path, 0), after, "Wait for a step")]
-        if not isinstance(after, Iterable):
-            self._problems.append(
-                Problem(
-                    path,
-                    f"{wording.shown(after)} is not a list of steps. Give steps of this workflow, "
-                    "or their ids.",
-                )
-            )
-            return []
-        items = enumerate(cast("Iterable[object]", after))
-        return [self._named(wording.item(path, i), item, "Wait for a step") for i, item in items]
-
-    def _named(self, path: str, item: object, remedy: str) -> object:
-        if not isinstance(item, StepRef):
-            return item
-        if item.workflow is not self:
-            self._problems.append(
-                Problem(
-                    path,
-                    f"step {wording.shown(item.id)} belongs to workflow "
-                    f"{wording.shown(item.workflow.name)}, not to this one. {remedy} "
-                    "that was added to this workflow.",
-                )
-            )
-        return item.id

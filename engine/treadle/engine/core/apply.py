@@ -109,6 +109,8 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
         case SignalReceived():
             return _signal(plan, run, event, moment)
         case CancelRequested():
+            if run.undoing_since == moment.id:
+                return run
             failure = Failure("cancelled", event.reason, retryable=False)
             return stop(plan, run, "cancelled", moment, failure=failure)
         case TimerFired():

@@ -33,6 +33,7 @@ def end(
         failed_step=step,
         ended_ms=moment.ms,
         undoing="",
+        undoing_since="",
     )
 
 
@@ -54,6 +55,7 @@ def begins(
         failure=failure,
         failed_step=step,
         undoing=status,
+        undoing_since=moment.id,
     )
 
 

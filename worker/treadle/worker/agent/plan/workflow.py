@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from treadle.sdk import Retry, Workflow
-from treadle.sdk.builder import Duration, StepRef
+from treadle.sdk.building import Duration, StepRef
 from treadle.sdk.definition import OnLimit
 from treadle.sdk.errors import UserError
 from treadle.worker.agent.agent import Agent

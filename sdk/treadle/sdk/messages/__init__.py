@@ -1,0 +1,100 @@
+"""The wire: every message that engine, worker and client exchange.
+
+    client  --RunRequested, SignalReceived, MessageSent, CancelRequested, ResumeRequested-->  events
+    worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
+    timers  --TimerFired---------------------------------------------------->  fire subject
+    engine  --LaneGranted--------------------------------------------------->  events
+    engine  --Task, Delayed, Sleeping, Parked, Ended (registers)------------>  steps bucket
+    worker  --Checkpoint---------------------------------------------------->  steps bucket
+    engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
+
+Tags are short stable strings. A type changes by adding optional fields; a changed meaning is a
+new tag. The run a message belongs to is named by its subject, never by its body.
+
+Messages that clients write forbid unknown fields; those between engine and worker ignore
+them, so that two versions can run side by side. Times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from treadle.sdk.messages.common import NO_RAW, Failure, FromRun, FromSteps, Inline, TaskInput
+from treadle.sdk.messages.dead_letter import DeadLetter
+from treadle.sdk.messages.internal import LaneGranted, TimerFired, TimerKind
+from treadle.sdk.messages.presence import Beat, CancelNotice, Held, WorkerPresence
+from treadle.sdk.messages.registers import (
+    Checkpoint,
+    Delayed,
+    Ended,
+    LiveRegister,
+    Outcome,
+    Parked,
+    Register,
+    Sleeping,
+    Task,
+)
+from treadle.sdk.messages.requests import (
+    CancelRequested,
+    MessageKind,
+    MessageSent,
+    ResumeRequested,
+    RunRequested,
+    SignalReceived,
+)
+from treadle.sdk.messages.verdicts import (
+    StepCompleted,
+    StepContinued,
+    StepFailed,
+    StepWaiting,
+    TaskDue,
+    TaskLost,
+)
+
+SettleEvent = StepContinued | StepWaiting | StepCompleted | StepFailed
+Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
+"""What an execution ends with: its own verdict, or that there will be none."""
+TaskEvent = Settled | TaskDue
+ClientEvent = RunRequested | SignalReceived | MessageSent | CancelRequested | ResumeRequested
+Event = TaskEvent | ClientEvent | TimerFired | LaneGranted
+
+__all__ = [
+    "NO_RAW",
+    "Beat",
+    "CancelNotice",
+    "CancelRequested",
+    "Checkpoint",
+    "ClientEvent",
+    "DeadLetter",
+    "Delayed",
+    "Ended",
+    "Event",
+    "Failure",
+    "FromRun",
+    "FromSteps",
+    "Held",
+    "Inline",
+    "LaneGranted",
+    "LiveRegister",
+    "MessageKind",
+    "MessageSent",
+    "Outcome",
+    "Parked",
+    "Register",
+    "ResumeRequested",
+    "RunRequested",
+    "SettleEvent",
+    "Settled",
+    "SignalReceived",
+    "Sleeping",
+    "StepCompleted",
+    "StepContinued",
+    "StepFailed",
+    "StepWaiting",
+    "Task",
+    "TaskDue",
+    "TaskEvent",
+    "TaskInput",
+    "TaskLost",
+    "TimerFired",
+    "TimerKind",
+    "WorkerPresence",
+]

@@ -1,0 +1,52 @@
+"""What messages of every direction hold: failures, and where a task's input is."""
+
+from __future__ import annotations
+
+import msgspec
+
+NO_RAW = msgspec.Raw(b"null")
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A failure as data: it crosses processes and outlives them."""
+
+    type: str
+    """Short stable name: an exception's class name, or a reason such as ``max_iterations``."""
+    message: str = ""
+    retryable: bool = True
+    retry_after_ms: int = 0
+    """Least delay before the next attempt that the handler asked for."""
+    traceback: str = ""
+    """Bounded text for people; code never parses it."""
+    place: str = ""
+    """File and line of the handler's code where it was raised, as the worker sees them."""
+
+    def __str__(self) -> str:
+        """What failed, in words: exceptions without a text are their type alone."""
+        return f"{self.type}: {self.message}" if self.message.strip() else self.type
+
+
+class Inline(msgspec.Struct, frozen=True, tag="inline"):
+    """The input itself."""
+
+    value: msgspec.Raw
+
+
+class FromRun(msgspec.Struct, frozen=True, tag="run"):
+    """The run's own input, too large to copy: read from the event at this sequence."""
+
+    sequence: int
+
+
+class FromSteps(msgspec.Struct, frozen=True, tag="steps"):
+    """Outputs of earlier steps, too large to copy: read from their ended registers."""
+
+    steps: dict[str, str]
+    """Step id to task type ('' for a signal step, whose output is the event ``sequence``)."""
+    sequences: dict[str, int] = {}
+    """Step id to the events-stream sequence that holds the output of a signal step."""
+    single: bool = False
+    """True: the output of the only step; false: an object keyed by step id."""
+
+
+TaskInput = Inline | FromRun | FromSteps

@@ -1,0 +1,81 @@
+"""Client to engine: what is asked of a run. Unknown fields are refused."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from treadle.sdk.messages.common import NO_RAW
+from treadle.sdk.spending import UNLIMITED, SpendingLimits
+
+
+class _FromClient(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    pass
+
+
+class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="event", kw_only=True):
+    workflow: str
+    definition: str
+    """Content hash of the definition the run is pinned to."""
+    input: msgspec.Raw = NO_RAW
+    metadata: dict[str, str] = {}
+    lane: str = ""
+    """The run waits until every earlier request of this lane is over; empty is no lane."""
+    trace: str = ""
+    """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
+    caller: str = ""
+    """W3C traceparent of the span in which the run was requested."""
+    trace_state: str = ""
+    """W3C tracestate of that span."""
+
+
+class SignalReceived(
+    _FromClient, frozen=True, tag="run.signal_received", tag_field="event", kw_only=True
+):
+    name: str
+    payload: msgspec.Raw = NO_RAW
+    id: str = ""
+    """Chosen by the sender: two signals with one id are one signal."""
+
+
+MessageKind = Literal["steer", "follow_up", "reply"]
+
+
+class MessageSent(_FromClient, frozen=True, tag="run.message", tag_field="event", kw_only=True):
+    """A message to a loop, stored on a subject of the step's own, where its worker reads it.
+
+    It is appended by compare-and-set, so that one step has one message of an id, for ever.
+    """
+
+    step: str
+    kind: MessageKind = "steer"
+    """A label for the handler: ``steer`` what it is doing, ``follow_up`` what it has done,
+    ``reply`` to what it asked."""
+    id: str
+    """Chosen by the sender: two messages to one step with one id are one message."""
+    payload: msgspec.Raw = NO_RAW
+
+
+class CancelRequested(
+    _FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
+):
+    reason: str = ""
+
+
+class ResumeRequested(
+    _FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True
+):
+    """Move parked steps on, with raised bounds. ``add_*`` raise by, ``max_*`` raise to."""
+
+    step: str = ""
+    """Only this step; empty is every parked step."""
+    max_iterations: int = 0
+    add_iterations: int = 0
+    max_duration_ms: int = 0
+    add_duration_ms: int = 0
+    max_spending: SpendingLimits = UNLIMITED
+    add_spending: SpendingLimits = UNLIMITED
+    """What is unlimited stays so, whatever is named here."""
