@@ -26,7 +26,7 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.bounds import spent_by
-from treadle.sdk.definition import WorkStep
+from treadle.sdk.definition import ApprovalStep, WorkStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -74,6 +74,8 @@ def handle(world: World, event: Any, moment: Moment) -> Generator[None, None, No
         case MessageSent():
             if event.step in world.registers:
                 facts += yield from _settle(world, event.step, event, moment)
+            elif isinstance(world.plan.steps.get(event.step), ApprovalStep):
+                facts.append(event)
         case _:
             facts.append(event)
     for fact in facts:

@@ -10,8 +10,12 @@ import msgspec
 from hypothesis import strategies as st
 
 from treadle.engine.core import Moment, Plan, StepEnded, StepParked, StepResumed
+from treadle.sdk.asks import Reply
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    Branch,
+    ChoiceStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -133,7 +137,7 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
-FLOW_KINDS = (*KINDS, "task", "sleep")
+FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice")
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
@@ -161,6 +165,22 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     max_tool_calls=draw(st.sampled_from((0, 0, 0, 2, 4))),
                 )
                 steps.append(loop)
+            case "approval":
+                steps.append(
+                    ApprovalStep(
+                        id=step_id,
+                        after=after,
+                        approvers=draw(st.sampled_from(((), ("ada",)))),
+                        timeout_s=draw(_timeouts_s),
+                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
+                    )
+                )
+            case "choice":
+                conditions = draw(st.lists(st.sampled_from(CONDITIONS[3:]), min_size=1, max_size=2))
+                branches = tuple(Branch(f"b{i}", when) for i, when in enumerate(conditions))
+                steps.append(
+                    ChoiceStep(id=step_id, after=after, branches=branches, default="other")
+                )
             case "sleep":
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
@@ -339,6 +359,17 @@ messages = st.builds(
     id=st.sampled_from(("m1", "m2")),
     payload=raws,
 )
+answers = st.builds(
+    lambda step, verdict, by: MessageSent(
+        step=step,
+        kind="reply",
+        id=f"{step}-{verdict}",
+        payload=msgspec.Raw(msgspec.json.encode(Reply(call_id=step, verdict=verdict, by=by))),
+    ),
+    st.sampled_from((*STEP_IDS, "unknown")),
+    st.sampled_from(("approve", "reject", "answer")),
+    st.sampled_from(("", "ada")),
+)
 timers = st.builds(
     TimerFired,
     kind=st.sampled_from(("step_deadline", "run_deadline", "wake")),
@@ -383,6 +414,7 @@ run_events = st.one_of(
     facts(),
     signals,
     signals,
+    answers,
     timers,
     st.builds(CancelRequested, reason=st.just("asked")),
     st.just(RunRequested(workflow="w", definition="h")),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,9 +15,11 @@ from tests.core import strategies as own
 from tests.core.world import World
 
 from treadle.engine.core import Plan
-from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
+from treadle.sdk.asks import Reply
+from treadle.sdk.definition import ApprovalStep, SignalStep, SleepStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
+    MessageSent,
     Parked,
     ResumeRequested,
     RunRequested,
@@ -55,7 +58,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.engines: list[Generator[None, None, None] | None] = [None, None]
 
     @initialize(
-        plan=own.plans(("agent_loop", "agent_loop", "agent_loop", "task", "signal", "sleep"))
+        plan=own.plans(
+            ("agent_loop",) * 3 + ("task", "signal", "sleep", "approval", "choice"),
+        )
     )
     def begin(self, plan: Plan) -> None:
         self.world = World(plan)
@@ -198,6 +203,10 @@ class AnyOrder(RuleBasedStateMachine):
     def a_client_sends_a_message_perhaps_again(self, step: str, message_id: str) -> None:
         self.world.send(step, message_id)
 
+    @rule(event=own.answers)
+    def a_person_answers(self, event: Any) -> None:
+        self.world.store(event)
+
     @precondition(lambda self: len(self.world.log) > 15)
     @rule()
     def the_run_is_cancelled(self) -> None:
@@ -268,6 +277,10 @@ class AnyOrder(RuleBasedStateMachine):
             step = world.plan.steps[step_id]
             if isinstance(step, SignalStep) and entry.status == "active":
                 world.store(SignalReceived(name=step.signal))
+            if isinstance(step, ApprovalStep) and entry.status == "active":
+                reply = Reply(call_id=step_id, verdict="approve", by="ada")
+                payload = msgspec.Raw(msgspec.json.encode(reply))
+                world.store(MessageSent(step=step_id, kind="reply", id="late", payload=payload))
             if isinstance(step, SleepStep) and entry.status == "active":
                 world.now_ms = max(world.now_ms, wakes_ms(step, entry.started_ms))
 

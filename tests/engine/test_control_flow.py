@@ -21,9 +21,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "control-flow.md"
 BIG = "x" * 50_000
 
 
-def _block(fence: str) -> dict[str, Any]:
+def _block(fence: str, holding: str) -> dict[str, Any]:
     fenced = rf"^```{fence}\n(.*?)^```$"
-    (block,) = re.findall(fenced, PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(fenced, PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (each for each in found if holding in each)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(block, str(PAGE), "exec"), names)
     return names
@@ -31,12 +32,21 @@ def _block(fence: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    return _block("python")
+    return _block("python", 'Workflow("order"')
 
 
 @pytest.fixture
 def trip() -> dict[str, Any]:
-    return _block("python run")
+    return _block("python run", 'Workflow("trip"')
+
+
+@pytest.mark.parametrize(("cents", "taken"), [(-1, "refuse"), (500, "pay"), (20_000, "review")])
+def test_the_choice_on_the_page_takes_each_of_its_branches(cents: int, taken: str) -> None:
+    claim = _block("python run", 'Workflow("claim"')
+    run = asyncio.run(simulate(claim["workflow"], {"cents": cents}, claim["worker"]))
+    assert run.result() == taken
+    paid = "skipped" if taken == "refuse" else "completed"
+    assert (run.step("pay").status, run.step("file").status) == (paid, "completed")
 
 
 @pytest.mark.parametrize(

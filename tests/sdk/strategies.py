@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    Branch,
+    ChoiceStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -103,6 +106,27 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 on_timeout=st.sampled_from(["fail", "complete"]),
             ),
             st.builds(
+                ApprovalStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                prompt=texts,
+                approvers=st.lists(ids, max_size=2).map(tuple),
+                timeout_s=seconds,
+                on_timeout=st.sampled_from(["fail", "complete"]),
+            ),
+            st.builds(
+                ChoiceStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                branches=st.lists(
+                    st.builds(Branch, name=ids, when=st.sampled_from(("true", "len(input) > 3"))),
+                    min_size=1,
+                    max_size=3,
+                    unique_by=lambda branch: branch.name,
+                ).map(tuple),
+                default=ids,
+            ),
+            st.builds(
                 SleepStep,
                 id=st.just(step_id),
                 after=st.just(after),
@@ -169,7 +193,7 @@ Change = Callable[[dict[str, Any]], str | None]
 
 _FIELDS = {
     cls.__struct_config__.tag: cls.__struct_fields__
-    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep)
+    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep, ApprovalStep, ChoiceStep)
 }
 
 
@@ -205,6 +229,50 @@ def _drop(name: str) -> Change:
         return None
 
     return change
+
+
+def _branch(name: str, value: object) -> Change:
+    """Put a value into the first branch of a choice, or in its place; None removes it."""
+
+    def change(plain: dict[str, Any]) -> str | None:
+        for i, step in enumerate(plain["steps"]):
+            if step["kind"] != "choice":
+                continue
+            place = f"steps[{i}].branches[0]"
+            branch = step["branches"][0]
+            if not name:
+                step["branches"][0] = value
+                return place
+            if value is None:
+                del branch[name]
+            else:
+                branch[name] = value
+            return f"{place}.{name}"
+        return None
+
+    return change
+
+
+def _approver(name: str) -> Change:
+    def change(plain: dict[str, Any]) -> str | None:
+        for i, step in enumerate(plain["steps"]):
+            if step["kind"] == "approval":
+                step["approvers"] = [name]
+                return f"steps[{i}].approvers[0]"
+        return None
+
+    return change
+
+
+def _unknown_branch(plain: dict[str, Any]) -> str | None:
+    """Let a step wait for a branch that its choice has not."""
+    for step in plain["steps"]:
+        if step["kind"] == "choice":
+            asks = f'steps["{step["id"]}"] == "no such branch"'
+            late = {"kind": "task", "id": "late", "type": "t", "after": [step["id"]], "when": asks}
+            plain["steps"].append(late)
+            return f"steps[{len(plain['steps']) - 1}].when"
+    return None
 
 
 def _wait(step: dict[str, Any], other: object) -> int:
@@ -315,6 +383,17 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "condition with attribute": (_set("when", "input.total > 3"), False),
     "condition of another step": (_set("when", 'steps["no-such-step"]'), False),
     "condition too long": (_set("when", "1 + " * 500 + "1"), True),
+    "choice without branches": (_set("branches", []), True),
+    "choice without a default": (_drop("default"), True),
+    "branch is no branch": (_branch("", "big"), True),
+    "unknown field of a branch": (_branch("then", "fetch"), True),
+    "branch without a condition": (_branch("when", None), True),
+    "condition of a branch is none": (_branch("when", "input >"), False),
+    "branch of no name": (_branch("name", "two words"), True),
+    "unknown branch": (_unknown_branch, False),
+    "undone by a choice": (_set("compensate", "route"), False),
+    "nobody may approve": (_approver(""), True),
+    "prompt too long": (_set("prompt", "x" * 4_001), True),
     "undoes itself": (_set("compensate", "fetch"), False),
     "unknown compensation": (_set("compensate", "no-such-step"), False),
     "unknown handler": (_set("on_failure", "no-such-step"), False),
@@ -335,6 +414,8 @@ SAMPLE = WorkflowDefinition(
         AgentLoopStep(id="review", type="llm-review", after=("fetch",), max_iterations=10),
         SignalStep(id="approved", signal="approve", after=("review",)),
         SleepStep(id="rest", duration_s=5, after=("review",)),
+        ChoiceStep(id="route", branches=(Branch("big", 'input["n"] > 3'),), default="small"),
+        ApprovalStep(id="allowed", prompt="Go on?", approvers=("ada",)),
     ),
 )
 """Sound, and has a place for every fault."""

@@ -31,6 +31,7 @@ from treadle.sdk.definition import (
     to_plain,
 )
 from treadle.sdk.errors import InvalidDefinition, Problem
+from treadle.sdk.structure import STEP_KINDS
 from treadle.sdk.validation import check, definition_from, problems_of
 
 
@@ -172,7 +173,7 @@ def test_the_fault_of_one_step_is_not_blamed_on_those_that_wait_for_it() -> None
     broken = {"kind": "agent_lop", "id": "review", "type": "t"}
     problems = _problems(broken, _task("publish", "review"))
     assert problems == {
-        "steps[0].kind": "'agent_lop' is none of task, agent_loop, signal, sleep. "
+        "steps[0].kind": f"'agent_lop' is none of {', '.join(STEP_KINDS)}. "
         "Did you mean 'agent_loop'?"
     }
 

@@ -15,15 +15,14 @@ from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.engine.core.plan import Plan
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.definition import SignalStep, SleepStep, Step
+from treadle.sdk.definition import ChoiceStep, Step, WaitStep, WorkStep
 from treadle.sdk.errors import InvariantError
+from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
     FromRun,
     FromSteps,
     Inline,
-    RunRequested,
-    SignalReceived,
     TaskInput,
 )
 from treadle.sdk.run import RunDocument, has_output
@@ -37,9 +36,7 @@ server takes little, half of that: a task holds more than its input."""
 _OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
 """Outputs an engine keeps in memory, because the step after them usually comes at once."""
 
-_client_event: msgspec.json.Decoder[RunRequested | SignalReceived] = msgspec.json.Decoder(
-    RunRequested | SignalReceived
-)
+_carrier: msgspec.json.Decoder[Carrier] = msgspec.json.Decoder(Carrier)
 
 
 class Outputs:
@@ -108,9 +105,11 @@ class Inputs:
         step = plan.steps[step_id]
         if not has_output(run, step):
             return b"null"
-        assert not isinstance(step, SleepStep)
-        if isinstance(step, SignalStep):
+        if isinstance(step, ChoiceStep):
+            return msgspec.json.encode(run.chosen[step_id])
+        if isinstance(step, WaitStep):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
+        assert isinstance(step, WorkStep)
         address = RegisterAddress(run.domain, run.run, step_id, step.type)
         key = self._registers.subject(address)
         kept = self.outputs.get(key)
@@ -131,8 +130,7 @@ class Inputs:
         stored = await self._js.get(self._subjects.events_stream, sequence)
         if stored is None:
             raise InvariantError(f"event {sequence} is gone from {self._subjects.events_stream}")
-        event = read(_client_event, stored)
-        payload = event.input if isinstance(event, RunRequested) else event.payload
+        payload = handed_on(read(_carrier, stored), stored.time_ms)
         self.outputs.put(key, payload)
         return bytes(payload)
 
@@ -145,15 +143,19 @@ def join_object(values: dict[str, bytes]) -> bytes:
 def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bool) -> FromSteps:
     types: dict[str, str] = {}
     sequences: dict[str, int] = {}
+    values: dict[str, msgspec.Raw] = {}
     for dep in steps:
         before = plan.steps[dep]
         if not has_output(run, before):
             types[dep] = ""
             sequences[dep] = 0
-        elif isinstance(before, SignalStep):
+        elif isinstance(before, ChoiceStep):
+            types[dep] = ""
+            values[dep] = msgspec.Raw(msgspec.json.encode(run.chosen[dep]))
+        elif isinstance(before, WaitStep):
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])
         else:
-            assert not isinstance(before, SleepStep)
+            assert isinstance(before, WorkStep)
             types[dep] = before.type
-    return FromSteps(types, sequences, single)
+    return FromSteps(types, sequences, single, values)

@@ -35,7 +35,7 @@ from treadle.engine.pending import Pending
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
-from treadle.sdk.definition import AgentLoopStep, Step, WorkStep
+from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, WorkStep
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
@@ -176,12 +176,17 @@ class Runs:
     async def _move_on(
         self, event: ResumeRequested | MessageSent, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
-        """Move parked steps on; a step that is not parked reads its messages by itself."""
+        """Move parked steps on; a step that is not parked reads its messages by itself.
+
+        A message to an approval is for the document, which it may decide.
+        """
         version = await self._documents.read(pending.moment.run)
         plan = await self._plan(version)
         if version is None or plan is None:
             later.add(pending)
             return []
+        if isinstance(event, MessageSent) and isinstance(plan.steps.get(event.step), ApprovalStep):
+            return [(event, pending.moment)]
         facts: list[tuple[RunEvent, Moment]] = []
         for step_id, entry in version.run.steps.items():
             step = plan.steps[step_id]
@@ -310,7 +315,7 @@ class Runs:
                 run = apply(plan, run, event, moment)
             else:
                 run = without_definition(run, moment)
-            if plan is not None and plan.has_conditions:
+            if plan is not None and plan.has_decisions:
                 run = await self._decided(plan, run)
         if run is not None and len(run.applied) > APPLIED_SOFT_MAX:
             run = forget_applied(run, await self._floor.of(run.run))
@@ -365,10 +370,10 @@ def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
 
 
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
-    """True when a step with a register has no entry: a deposed leader has answered, with a
-    document older than the register. The events have to be looked at again."""
+    """True when a step with a register, or with an answer, has no entry: a deposed leader has
+    answered, with a document older than that. The events have to be looked at again."""
     return not run.is_terminal and any(
         fact.step not in run.steps
         for fact, _ in facts
-        if isinstance(fact, StepEnded | StepParked | StepResumed)
+        if isinstance(fact, StepEnded | StepParked | StepResumed | MessageSent)
     )

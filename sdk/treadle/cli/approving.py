@@ -71,8 +71,9 @@ async def show(client: Client, id: str, run: str | None, *, as_json: bool) -> in
     output.say(f"{ask.id}  {ask.kind}  of run {each.run}, step {each.step}")
     for line in _facts(ask):
         output.say(f"  {output.one_line(line)}")
-    if ask.tool:
-        output.say(f"  {ask.tool}, arguments of hash {ask.args_hash[:HASH_CHARS_SHOWN]}:")
+    if ask.tool or ask.kind == "approval":
+        hash = f", arguments of hash {ask.args_hash[:HASH_CHARS_SHOWN]}" if ask.args_hash else ""
+        output.say(f"  {ask.tool or 'its input'}{hash}:")
         shown = ask.input if full is None else full
         for line in msgspec.json.format(bytes(shown), indent=2).decode().split("\n"):
             output.say(f"    {line}")
@@ -157,7 +158,10 @@ async def _place(client: Client, given: Given) -> _Place:
     """Return where the answer goes. The same answer again goes where the first one went."""
     if given.run is not None:
         is_asked = any(each.ask.id == given.id for each in await client.approvals(given.run))
-        loops = [s.id for s in (await client.get(given.run)).steps if s.kind == "agent_loop"]
+        steps = (await client.get(given.run)).steps
+        if not is_asked and any((s.id, s.kind) == (given.id, "approval") for s in steps):
+            return _Place(given.run, given.id, None)
+        loops = [s.id for s in steps if s.kind == "agent_loop"]
         if not is_asked and len(loops) == 1:
             return _Place(given.run, loops[0], None)
     each = await _one(client, given.id, given.run)
@@ -193,7 +197,8 @@ def _facts(ask: Ask) -> list[str]:
     if ask.asked_ms:
         facts.append(f"asked {date(ask.asked_ms)}")
     if ask.to:
-        facts.append(f"for {ask.to}, after {ask.level} escalations")
+        after = f", after {ask.level} escalations" if ask.level else ""
+        facts.append(f"for {ask.to}{after}")
     if ask.due_ms:
         facts.append(f"until {date(ask.due_ms)}")
     if ask.problem:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from treadle.sdk.client.timeline.diffing import Cell, Difference, Row
 
 BAR_CHARS = 24
-_MARKS = {"attempt": "█", "pause": "·", "wait": "░", "parked": "░", "signal": "░", "lane": "░"}
+_MARKS = {
+    "attempt": "█",
+    "pause": "·",
+    **dict.fromkeys(("wait", "parked", "signal", "lane", "approval"), "░"),
+    "choice": "▏",
+}
 _BAR = 4
 """The column of the bars."""
 _SHORT_CHARS_MAX = 60

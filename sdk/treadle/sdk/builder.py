@@ -12,12 +12,12 @@ definition is refused with all of its problems, and the same ones as if it came 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
-from treadle.sdk.building import Duration, Parts, StepRef, Turn
+from treadle.sdk.building import ChoiceRef, Duration, Parts, StepRef, Turn
 from treadle.sdk.definition import OnLimit, OnTimeout, Retry, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.payload import json_schema
@@ -178,6 +178,57 @@ class Workflow(Generic[InputT]):
             timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
             on_timeout=on_timeout,
         )
+
+    def approval(
+        self,
+        id: str,
+        *,
+        prompt: str = "",
+        approvers: Iterable[str] = (),
+        timeout: Duration = 0,
+        on_timeout: OnTimeout = "fail",
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step that people decide: ``treadle approvals`` lists it, with its input.
+
+        Approved, its output says by whom, when and with what comment; rejected, it fails.
+        ``approvers`` are the names that may answer, none is anybody. After ``timeout`` the step
+        fails, or completes with null. See docs/approvals.md.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="approval",
+            **self._parts.turn(path, turn),
+            prompt=prompt,
+            approvers=[approvers] if isinstance(approvers, str) else list(approvers),
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            on_timeout=on_timeout,
+        )
+
+    def choice(
+        self,
+        id: str,
+        branches: Mapping[str, str],
+        *,
+        default: str,
+        **turn: Unpack[Turn],
+    ) -> ChoiceRef:
+        """Add a step that takes the first of its branches whose condition holds, or the default.
+
+        ``branches`` are conditions by name, asked in their order. What follows waits for
+        ``choice["name"]``, and is skipped if the choice takes another branch.
+        """
+        path = self._next_path()
+        ref = ChoiceRef(self, id)
+        self._add(
+            ref,
+            kind="choice",
+            **self._parts.turn(path, turn),
+            branches=[{"name": name, "when": when} for name, when in branches.items()],
+            default=default,
+        )
+        return ref
 
     def sleep(
         self,

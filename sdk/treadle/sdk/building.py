@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+import msgspec
+
 from treadle.sdk import wording
 from treadle.sdk.definition import Retry, to_plain
 from treadle.sdk.errors import Problem
@@ -32,6 +34,28 @@ class StepRef:
 
     def __repr__(self) -> str:
         return f"<step {self.id!r} of workflow {self.workflow.name!r}>"
+
+
+class BranchRef(StepRef):
+    """A branch of a choice: what waits for it starts only if the choice takes that branch."""
+
+    __slots__ = ("branch",)
+
+    def __init__(self, workflow: Workflow[Any], id: str, branch: str) -> None:
+        super().__init__(workflow, id)
+        self.branch = branch
+
+    def __repr__(self) -> str:
+        return f"<branch {self.branch!r} of choice {self.id!r}>"
+
+
+class ChoiceRef(StepRef):
+    """A choice of a workflow under construction; ``choice["name"]`` is one of its branches."""
+
+    __slots__ = ()
+
+    def __getitem__(self, branch: str) -> BranchRef:
+        return BranchRef(self.workflow, self.id, branch)
 
 
 After = StepRef | str | Iterable[StepRef | str]
@@ -64,15 +88,18 @@ class Parts:
         """Return the fields that say when it is a step's turn, and what follows a failure."""
         if unknown := sorted(turn.keys() - Turn.__annotations__.keys()):
             raise TypeError(f"a step got an unexpected keyword argument {unknown[0]!r}")
+        after = turn.get("after", ())
+        if isinstance(after, Iterable) and not isinstance(after, str):
+            after = list(after)  # It is looked at twice, and may be an iterator.
         others = {"on_failure": turn.get("on_failure"), "compensate": turn.get("compensate")}
         named = {
             field: self._named(wording.field(path, field), other, "Name a step") if other else ""
             for field, other in others.items()
         }
         return {
-            "after": self._after(path, turn.get("after", ())),
+            "after": self._after(path, after),
             "quorum": turn.get("quorum", 0),
-            "when": turn.get("when", ""),
+            "when": _when(after, turn.get("when", "")),
             **named,
         }
 
@@ -118,7 +145,12 @@ class Parts:
             )
             return []
         items = enumerate(cast("Iterable[object]", after))
-        return [self._named(wording.item(path, i), item, "Wait for a step") for i, item in items]
+        named = [self._named(wording.item(path, i), item, "Wait for a step") for i, item in items]
+        # Two branches of one choice are one step to wait for.
+        branches = {item.id for item in _branches(cast("object", after))}
+        return [
+            name for i, name in enumerate(named) if name not in branches or name not in named[:i]
+        ]
 
     def _named(self, path: str, item: object, remedy: str) -> object:
         if not isinstance(item, StepRef):
@@ -133,3 +165,28 @@ class Parts:
                 )
             )
         return item.id
+
+
+def _branches(after: object) -> list[BranchRef]:
+    items = cast("Iterable[object]", after) if isinstance(after, Iterable) else (after,)
+    return [item for item in items if isinstance(item, BranchRef)]
+
+
+def _when(after: object, when: object) -> object:
+    """Return the condition of a step that waits for branches of choices: that they are taken."""
+    taken: dict[str, list[str]] = {}
+    for branch in _branches(after):
+        taken.setdefault(branch.id, []).append(branch.branch)
+    parts = [
+        f"steps[{_quoted(choice)}] == {_quoted(names[0])}"
+        if len(names) == 1
+        else f"steps[{_quoted(choice)}] in [{', '.join(map(_quoted, names))}]"
+        for choice, names in taken.items()
+    ]
+    if not parts:
+        return when
+    return " and ".join([*parts, f"({when})"] if when else parts)
+
+
+def _quoted(name: str) -> str:
+    return msgspec.json.encode(name).decode()

@@ -133,6 +133,32 @@ def evaluate(text: str, run_input: object, steps: Mapping[str, object]) -> bool:
         ) from exc
 
 
+def compared(text: str) -> Iterator[tuple[str, object]]:
+    """Yield each output that a condition compares with a constant: the step, and the constant."""
+    if not text:
+        return
+    try:
+        tree = _parsed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(
+                left=ast.Subscript(value=ast.Name(id="steps"), slice=ast.Constant(value=str(step))),
+                ops=[ast.Eq() | ast.NotEq()],
+                comparators=[ast.Constant(value=value)],
+            ):
+                yield step, value
+            case ast.Compare(
+                left=ast.Subscript(value=ast.Name(id="steps"), slice=ast.Constant(value=str(step))),
+                ops=[ast.In() | ast.NotIn()],
+                comparators=[ast.List(elts=items) | ast.Tuple(elts=items)],
+            ):
+                yield from ((step, each.value) for each in items if isinstance(each, ast.Constant))
+            case _:
+                pass
+
+
 @lru_cache(maxsize=1_024)
 def _parsed(text: str) -> ast.Expression:
     return ast.parse(text.strip(), mode="eval")

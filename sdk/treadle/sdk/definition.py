@@ -140,9 +140,51 @@ class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=T
     that has passed is no wait."""
 
 
-Step = TaskStep | AgentLoopStep | SignalStep | SleepStep
+class ApprovalStep(_StepBase, frozen=True, tag="approval", tag_field="kind", kw_only=True):
+    """A step that people decide; no worker is held, for as long as it takes.
+
+    It stands among what is asked (``treadle approvals``) with prompt and input. Approved, it
+    completes with who has decided what and when; rejected, it fails with the reason ``rejected``.
+    """
+
+    prompt: str = ""
+    """What people are asked to decide, in words."""
+    approvers: tuple[str, ...] = ()
+    """Who may answer, by the names that answers are given with; empty is anybody."""
+    timeout_s: float = 0
+    """Longest wait in seconds; 0 is unlimited."""
+    on_timeout: OnTimeout = "fail"
+    """What the end of the wait does: ``fail`` the step with reason ``timeout``, or ``complete`` it
+    with null."""
+
+
+class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One of the ways on from a choice."""
+
+    name: str
+    """What the choice puts out if it takes this branch."""
+    when: str
+    """Condition of the branch, over ``input`` and ``steps`` like that of a step."""
+
+
+class ChoiceStep(_StepBase, frozen=True, tag="choice", tag_field="kind", kw_only=True):
+    """A step that takes the first of its branches whose condition holds; no worker is held.
+
+    It completes at once, with the name of the branch: what follows asks for it in its ``when``,
+    for example ``steps["route"] == "review"``.
+    """
+
+    branches: tuple[Branch, ...]
+    """Asked in their order; those behind the first that holds are not asked."""
+    default: str
+    """What the choice puts out if no condition holds."""
+
+
+Step = TaskStep | AgentLoopStep | SignalStep | SleepStep | ApprovalStep | ChoiceStep
 WorkStep = TaskStep | AgentLoopStep
 """What workers execute; it has a task type and a register."""
+WaitStep = SignalStep | ApprovalStep
+"""What somebody else completes, with an event of the run; it may wait for a bounded time only."""
 
 
 class WorkflowDefinition(

@@ -6,7 +6,7 @@ import graphlib
 from collections.abc import Iterator
 
 from treadle.sdk import wording
-from treadle.sdk.definition import Step, WorkflowDefinition
+from treadle.sdk.definition import ChoiceStep, Step, WorkflowDefinition
 from treadle.sdk.errors import Problem
 from treadle.sdk.limits import CYCLES_MAX, EDGES_MAX
 from treadle.sdk.wording import Suggestions
@@ -117,6 +117,8 @@ def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
                 f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
                 "and has no when, on_failure or compensate. Remove that from it.",
             )
+        elif isinstance(undoing, ChoiceStep):
+            yield Problem(path, f"{named} is a choice, which undoes nothing. Name another step.")
     yield from _waits_for_undoing(definition)
 
 

@@ -86,6 +86,15 @@ _SPENDING = Range(0, SPENDING_MAX, "it is how much the loop may use, where 0 mea
 CONDITION_CHARS_MAX = 1_000
 """Characters of a condition. A longer decision is a step's."""
 
+BRANCHES_MAX = 100
+"""Branches of one choice. A hundred conditions are asked in some milliseconds."""
+
+PROMPT_CHARS_MAX = 4_000
+"""Characters of what people are asked: a page, and what an inbox shows of it."""
+
+APPROVERS_MAX = 50
+"""Names of those who may answer; a longer list is a group with a name."""
+
 #: Every number of a definition, by the name of its field.
 RANGES: dict[str, Range] = {
     "timeout_s": _DURATION,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
+
+
+def written(time_ms: int) -> str:
+    """Return a time in ms since the epoch as RFC 3339 has it, in UTC."""
+    at = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
 
 
 def moment_ms(text: str) -> int | None:

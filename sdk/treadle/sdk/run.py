@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.sdk.definition import SignalStep, SleepStep, Step
+from treadle.sdk.definition import SleepStep, Step, WaitStep
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -42,7 +42,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     started_ms: int = 0
     ended_ms: int = 0
     event: str = ""
-    """Id of the event that brought it here; of a completed signal step, the one with its output."""
+    """Id of the event that brought it here; of a step that waited, the one with its output."""
     failure: Failure | None = None
     position: int = 0
     """Sequence of the register's value that the entry tells of: a fact about an older value
@@ -86,6 +86,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Ids of events that are not idempotent by nature and were applied."""
     applied_below: int = 0
     """Every such event below this sequence was applied too, and its id forgotten."""
+    chosen: dict[str, str] = {}
+    """By choice that has completed: the branch it took."""
     metadata: dict[str, str] = {}
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
@@ -103,5 +105,5 @@ def has_output(run: RunDocument, step: Step) -> bool:
     entry = run.steps.get(step.id)
     if entry is None or entry.status != "completed" or isinstance(step, SleepStep):
         return False
-    # A signal step completes with a signal's event, or with that of its timer.
-    return not isinstance(step, SignalStep) or entry.event.startswith("e")
+    # What waits completes with the event it waited for, or with that of its timer.
+    return not isinstance(step, WaitStep) or entry.event.startswith("e")

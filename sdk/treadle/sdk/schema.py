@@ -18,8 +18,11 @@ from treadle.sdk import definition as definition_module
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.ids import ID_CHARS_MAX
 from treadle.sdk.limits import (
+    APPROVERS_MAX,
+    BRANCHES_MAX,
     CONDITION_CHARS_MAX,
     NON_RETRYABLE_MAX,
+    PROMPT_CHARS_MAX,
     RANGES,
     STEPS_MAX,
     TEXT_CHARS_MAX,
@@ -30,17 +33,21 @@ _ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
 #: What the types cannot say, by field.
 _NARROWER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("name", "id", "type", "signal"), _ID),
+    **dict.fromkeys(("name", "id", "type", "signal", "default"), _ID),
     **{name: {"minimum": r.least, "maximum": r.most} for name, r in RANGES.items()},
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},
     "when": {"maxLength": CONDITION_CHARS_MAX},
     **dict.fromkeys(("on_failure", "compensate"), _ID),
+    "branches": {"minItems": 1, "maxItems": BRANCHES_MAX},
+    "prompt": {"maxLength": PROMPT_CHARS_MAX},
+    "approvers": {"maxItems": APPROVERS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }
 _ITEMS: dict[str, dict[str, Any]] = {
     "after": _ID,
+    "approvers": {"minLength": 1, "maxLength": WORD_CHARS_MAX},
     "non_retryable": {"minLength": 1, "maxLength": WORD_CHARS_MAX},
 }
 

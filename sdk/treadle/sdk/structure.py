@@ -17,6 +17,9 @@ import msgspec.structs
 from treadle.sdk import wording
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    Branch,
+    ChoiceStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -28,11 +31,21 @@ from treadle.sdk.errors import Problem
 from treadle.sdk.limits import STEPS_MAX
 from treadle.sdk.wording import Suggestions
 
-STEP_KINDS: dict[str, type[TaskStep] | type[AgentLoopStep] | type[SignalStep] | type[SleepStep]] = {
+_StepKind = (
+    type[TaskStep]
+    | type[AgentLoopStep]
+    | type[SignalStep]
+    | type[SleepStep]
+    | type[ApprovalStep]
+    | type[ChoiceStep]
+)
+STEP_KINDS: dict[str, _StepKind] = {
     "task": TaskStep,
     "agent_loop": AgentLoopStep,
     "signal": SignalStep,
     "sleep": SleepStep,
+    "approval": ApprovalStep,
+    "choice": ChoiceStep,
 }
 
 #: Why a field is required, and what to do.
@@ -44,10 +57,19 @@ _MISSING = {
     "signal": "the step completes when a signal of this name arrives. Name the signal",
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
+    "branches": "a choice takes the first branch whose condition holds. Give it a list of them",
+    "when": "the branch is taken if its condition holds. Give it one",
+    "default": "it is the branch that is taken if no condition holds. Name it",
+}
+_STAND_INS: dict[str, object] = {
+    **{"type": "_", "signal": "_", "max_iterations": 1, "name": "_", "when": "true"},
+    **{"branches": (), "default": "_"},
 }
 #: Other words for the kinds of steps: those of the builder, and of neighbouring tools.
 _ALSO_CALLED = {
-    **dict.fromkeys(("wait_for_signal", "wait", "event", "approval"), "signal"),
+    **dict.fromkeys(("wait_for_signal", "wait", "event"), "signal"),
+    **dict.fromkeys(("approve", "human", "review", "manual"), "approval"),
+    **dict.fromkeys(("switch", "branch", "route", "if"), "choice"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),
     **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),
@@ -124,7 +146,7 @@ class Structure:
         return tuple(self._step(step, wording.item(path, i)) for i, step in enumerate(items))
 
     def _step(self, plain: object, path: str) -> Step:
-        stand_ins = {"id": path, "type": "_", "signal": "_", "max_iterations": 1}
+        stand_ins = {**_STAND_INS, "id": path}
         if not isinstance(plain, Mapping):
             self._expect(path, "the fields of a step", plain)
             return TaskStep(id=path, type="_")
@@ -138,6 +160,19 @@ class Structure:
         step_id = fields.get("id")
         return TaskStep(id=step_id if isinstance(step_id, str) else path, type="_")
 
+    def _branches(self, value: object, path: str) -> object:
+        items = self._items(value, path, "a list of branches")
+        if items is None:
+            return _UNREADABLE
+        return tuple(self._branch(item, wording.item(path, i)) for i, item in enumerate(items))
+
+    def _branch(self, plain: object, path: str) -> Branch:
+        if not isinstance(plain, Mapping):
+            self._expect(path, "the fields of a branch", plain)
+            plain = {"name": path, "when": "true"}
+        fields = cast("Mapping[object, object]", plain)
+        return Branch(**self._fields(fields, Branch, path, _STAND_INS))
+
     # ---------------------------------------------------------------- values
 
     def _value(self, value: object, kind: object, path: str) -> object:
@@ -148,6 +183,8 @@ class Structure:
             return Retry(**self._fields(cast("Mapping[object, object]", value), Retry, path, {}))
         if kind == tuple[str, ...]:
             return self._texts(value, path)
+        if kind == tuple[Branch, ...]:
+            return self._branches(value, path)
         if get_origin(kind) is tuple:
             return self._steps(value, path)
         if get_origin(kind) is Literal:

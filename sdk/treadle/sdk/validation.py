@@ -11,23 +11,28 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.sdk import conditions, wording
+from treadle.sdk import choices, conditions, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    ChoiceStep,
     Retry,
     SignalStep,
     SleepStep,
     Step,
     WorkflowDefinition,
+    WorkStep,
     to_plain,
 )
 from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
 from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.ids import is_id
 from treadle.sdk.limits import (
+    APPROVERS_MAX,
     CONDITION_CHARS_MAX,
     DEFINITION_BYTES_MAX,
     NON_RETRYABLE_MAX,
+    PROMPT_CHARS_MAX,
     RANGES,
     TEXT_CHARS_MAX,
     WORD_CHARS_MAX,
@@ -85,6 +90,7 @@ def _meaning(definition: WorkflowDefinition) -> list[Problem]:
         problems += _step(step, wording.item("steps", i))
     problems += _duplicates(definition.steps)
     problems += problems_of_edges(definition)
+    problems += choices.problems_of_names(definition)
     return problems
 
 
@@ -120,12 +126,20 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
     yield from _id(wording.field(path, "id"), "step id", step.id)
     yield from _ranges(step, path)
     yield from _turn(step, path)
-    if isinstance(step, SleepStep):
-        yield from _sleep(step, path)
-        return
-    if isinstance(step, SignalStep):
-        yield from _id(wording.field(path, "signal"), "signal name", step.signal)
-        return
+    match step:
+        case SleepStep():
+            yield from _sleep(step, path)
+        case SignalStep():
+            yield from _id(wording.field(path, "signal"), "signal name", step.signal)
+        case ApprovalStep():
+            yield from _approval(step, path)
+        case ChoiceStep():
+            yield from choices.problems_of(step, path)
+        case _:
+            yield from _work(step, path)
+
+
+def _work(step: WorkStep, path: str) -> Iterator[Problem]:
     yield from _id(wording.field(path, "type"), "task type", step.type)
     yield from _retry(step.retry, wording.field(path, "retry"))
     if isinstance(step, AgentLoopStep) and 0 < step.budget_force_at < step.budget_warn_at:
@@ -168,6 +182,31 @@ def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
             f"{wording.shown(step.until)} is not a time with its offset. Write it like "
             "2027-01-31T09:00:00+01:00.",
         )
+
+
+def _approval(step: ApprovalStep, path: str) -> Iterator[Problem]:
+    prompt = wording.field(path, "prompt")
+    if len(step.prompt) > PROMPT_CHARS_MAX:
+        yield Problem(
+            prompt,
+            f"it has {len(step.prompt)} characters, and {PROMPT_CHARS_MAX} are allowed, because it "
+            "stands in lists. Put the rest into the input of the step.",
+        )
+    else:
+        yield from _text(prompt, step.prompt)
+    approvers = wording.field(path, "approvers")
+    if len(step.approvers) > APPROVERS_MAX:
+        yield Problem(
+            approvers,
+            f"it has {len(step.approvers)} names, and {APPROVERS_MAX} are allowed. Name a group.",
+        )
+    for i, name in enumerate(step.approvers):
+        if not 0 < len(name) <= WORD_CHARS_MAX or not name.isprintable():
+            yield Problem(
+                wording.item(approvers, i),
+                f"{wording.shown(name)} cannot be the name of somebody who answers. Give 1 to "
+                f"{WORD_CHARS_MAX} printable characters.",
+            )
 
 
 def _retry(retry: Retry, path: str) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Inputs that a task only refers to, because they are too large to copy into it.
 
 A run's own input is in its request, among the events; the output of a step is in the register
-that ended it; the payload of a signal is in its event. The parts are put together as the bytes
+that ended it; what a step waited for is in its event. The parts are put together as the bytes
 they are stored as.
 """
 
@@ -13,13 +13,12 @@ import msgspec
 
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import NonRetryable, ServerUnavailable
+from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
     FromRun,
     FromSteps,
     Register,
-    RunRequested,
-    SignalReceived,
 )
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects
@@ -38,9 +37,7 @@ class InputReader:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
-        self._event: msgspec.json.Decoder[RunRequested | SignalReceived] = msgspec.json.Decoder(
-            RunRequested | SignalReceived
-        )
+        self._event: msgspec.json.Decoder[Carrier] = msgspec.json.Decoder(Carrier)
         self._register: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
         self._gate = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
@@ -60,9 +57,11 @@ class InputReader:
     ) -> msgspec.Raw:
         async with self._gate:
             if not task_type:
+                if step in source.values:
+                    return source.values[step]
                 if not source.sequences[step]:
                     return msgspec.Raw(b"null")  # It has nothing to hand on.
-                what = f"the payload of signal step {step!r}"
+                what = f"what step {step!r} waited for"
                 return await self._from_event(source.sequences[step], what)
             subject = self._subjects.register(address.run, step, task_type, address.domain)
             stored = await self._js.last(self._subjects.steps_stream, subject)
@@ -81,8 +80,7 @@ class InputReader:
         stored = await self._js.get(self._subjects.events_stream, sequence)
         if stored is None:
             raise _lost(what, f"event {sequence} is not in {self._subjects.events_stream}")
-        event = read(self._event, stored)
-        return event.input if isinstance(event, RunRequested) else event.payload
+        return handed_on(read(self._event, stored), stored.time_ms)
 
 
 def _lost(what: str, why: str) -> InputLost:

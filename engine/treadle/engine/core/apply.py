@@ -14,21 +14,23 @@ What has to be done about a document is a function of the document: see ``effect
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import assert_never
 
 import msgspec
 
+from treadle.engine.core import waits
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.progress import go_on, over, settled, stop, with_step
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
-from treadle.sdk.definition import SignalStep, SleepStep, wakes_ms
+from treadle.sdk.definition import SignalStep, SleepStep, WaitStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
     Failure,
     LaneGranted,
+    MessageSent,
     RunRequested,
     SignalReceived,
     TimerFired,
@@ -43,6 +45,7 @@ RunEvent = (
     RunRequested
     | LaneGranted
     | SignalReceived
+    | MessageSent
     | CancelRequested
     | TimerFired
     | StepEnded
@@ -108,6 +111,9 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _begin(plan, run, moment)
         case SignalReceived():
             return _signal(plan, run, event, moment)
+        case MessageSent():
+            ended = waits.answered(plan, run, event, moment)
+            return _step_ended(plan, run, ended, moment) if ended else run
         case CancelRequested():
             if run.undoing_since == moment.id:
                 return run
@@ -262,21 +268,12 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     if entry is None or entry.status != "active":
         return run
     step = plan.steps[event.step]
-    late: Failure | None = None
-    match step:
-        case SleepStep():
-            due_ms = wakes_ms(step, entry.started_ms)
-        case SignalStep() if step.timeout_s:
-            due_ms = entry.started_ms + round(step.timeout_s * 1000)
-            if step.on_timeout == "fail":
-                late = Failure(
-                    "timeout",
-                    f"signal {step.signal!r} did not come within {step.timeout_s:g} s",
-                    retryable=False,
-                )
-        case _:
-            return run
-    if moment.ms < due_ms:
+    if isinstance(step, SleepStep):
+        due_ms = wakes_ms(step, entry.started_ms)
+        ended = StepEnded(step.id, "completed", 0, event=moment.id)
+    elif isinstance(step, WaitStep) and step.timeout_s:
+        due_ms = waits.due_ms(step, entry.started_ms)
+        ended = waits.timed_out(step, moment)
+    else:
         return run
-    outcome: Literal["completed", "failed"] = "failed" if late else "completed"
-    return _step_ended(plan, run, StepEnded(step.id, outcome, 0, late, moment.id), moment)
+    return run if moment.ms < due_ms else _step_ended(plan, run, ended, moment)

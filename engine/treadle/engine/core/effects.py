@@ -12,11 +12,14 @@ from typing import Literal
 
 import msgspec
 
+from treadle.engine.core import waits
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    ChoiceStep,
     SignalStep,
     SleepStep,
     Step,
@@ -103,11 +106,11 @@ def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
     match step:
         case SleepStep():
             return (_step_timer("w", "wake", step.id, "", wakes_ms(step, started_ms)),)
-        case SignalStep():
-            if not step.timeout_s:
-                return ()
-            due_ms = started_ms + round(step.timeout_s * 1000)
-            return (_step_timer("d", "step_deadline", step.id, "", due_ms),)
+        case SignalStep() | ApprovalStep():
+            due_ms = waits.due_ms(step, started_ms)
+            return (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()
+        case ChoiceStep():
+            return ()  # It is over as soon as it is decided.
         case _:
             return (CreateRegister(step.id),)
 

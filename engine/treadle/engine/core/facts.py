@@ -45,9 +45,11 @@ class StepResumed(msgspec.Struct, frozen=True):
 
 
 class StepDecided(msgspec.Struct, frozen=True):
-    """The condition of a step was asked, when it was its turn."""
+    """What decides about a step was asked, when it was its turn."""
 
     step: str
     holds: bool
     failure: Failure | None = None
     """Why it cannot be said."""
+    branch: str = ""
+    """Of a choice: the branch it takes."""

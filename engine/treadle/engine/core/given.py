@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.plan import Plan
 from treadle.sdk import conditions
-from treadle.sdk.definition import Step
+from treadle.sdk.definition import ChoiceStep, Step
 from treadle.sdk.failed_step import FailedStep
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import RunDocument
@@ -29,8 +29,15 @@ def failed_before(plan: Plan, run: RunDocument, step: Step) -> FailedStep | None
 
 
 def decision(step: Step, run_input: object, outputs: Mapping[str, object]) -> StepDecided:
-    """Return whether a step's condition holds for these values; a failure if they do not fit."""
+    """Return whether a step's condition holds for these values; a failure if they do not fit.
+
+    Of a choice that has its turn: with the first branch whose own condition holds.
+    """
     try:
-        return StepDecided(step.id, conditions.evaluate(step.when, run_input, outputs))
+        holds = not step.when or conditions.evaluate(step.when, run_input, outputs)
+        if not holds or not isinstance(step, ChoiceStep):
+            return StepDecided(step.id, holds)
+        taken = (b.name for b in step.branches if conditions.evaluate(b.when, run_input, outputs))
+        return StepDecided(step.id, True, branch=next(taken, step.default))
     except conditions.ConditionError as exc:
         return StepDecided(step.id, False, Failure("condition", str(exc), retryable=False))

@@ -6,11 +6,14 @@ from graphlib import TopologicalSorter
 
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    ChoiceStep,
     SignalStep,
     SleepStep,
     Step,
     TaskStep,
     WorkflowDefinition,
+    WorkStep,
 )
 
 DELAY_BY_WORKER_MS_MAX = 30_000
@@ -26,7 +29,7 @@ class Plan:
         "definition",
         "followers",
         "handles",
-        "has_conditions",
+        "has_decisions",
         "hash",
         "may_set_timers",
         "order",
@@ -53,7 +56,8 @@ class Plan:
             step_id: tuple(steps) for step_id, steps in waiting.items()
         }
         """What may start or be skipped when a step is over."""
-        self.has_conditions = any(step.when for step in definition.steps)
+        self.has_decisions = any(is_decided(step) for step in definition.steps)
+        """Something has to be asked of stored values when it is the turn of a step."""
         self.compensations = {
             step.compensate: step.id for step in definition.steps if step.compensate
         }
@@ -72,9 +76,14 @@ class Plan:
     def work(self, step_id: str) -> TaskStep | AgentLoopStep:
         """Return a step that workers execute; raise ``KeyError`` for any other."""
         step = self.steps[step_id]
-        if isinstance(step, SignalStep | SleepStep):
+        if not isinstance(step, WorkStep):
             raise KeyError(step_id)
         return step
+
+
+def is_decided(step: Step) -> bool:
+    """True if something is asked of stored values before the step begins."""
+    return bool(step.when) or isinstance(step, ChoiceStep)
 
 
 def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
@@ -85,10 +94,12 @@ def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
 
 def _may_set_timers(step: Step) -> bool:
     match step:
-        case SignalStep():
+        case SignalStep() | ApprovalStep():
             return step.timeout_s > 0
         case SleepStep():
             return True
+        case ChoiceStep():
+            return False
         case TaskStep():
             # Whatever the policy says: a handler may ask for any delay with its failure,
             return step.retry.max_attempts > 1

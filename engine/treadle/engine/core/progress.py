@@ -1,6 +1,7 @@
 """What follows when a step is over: others start or are skipped, and at last the run ends.
 
     turn ──start──> active | deciding ──condition──> active | skipped | failed
+    deciding ──first branch that holds──> completed     a choice
     turn ──skip───> skipped
     active ──at once──> completed      a signal that came early, a sleep that is over already
     every step is over ──> the run is completed
@@ -20,10 +21,10 @@ import msgspec
 from treadle.engine.core import undoing
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
-from treadle.engine.core.plan import Plan
+from treadle.engine.core.plan import Plan, is_decided
 from treadle.engine.core.signals import consume
 from treadle.engine.core.turns import is_handled, turn_of, unmet
-from treadle.sdk.definition import SignalStep, SleepStep, Step, wakes_ms
+from treadle.sdk.definition import ChoiceStep, SignalStep, SleepStep, Step, wakes_ms
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, StepStatus
 
@@ -97,6 +98,9 @@ def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
         return over(plan, run, step, _over("failed", moment, event.failure), moment)
     if not event.holds:
         return over(plan, run, step, _over("skipped", moment), moment)
+    if isinstance(step, ChoiceStep):
+        run = msgspec.structs.replace(run, chosen={**run.chosen, step.id: event.branch})
+        return over(plan, run, step, _over("completed", moment), moment)
     run = with_step(run, step.id, msgspec.structs.replace(entry, status="active"))
     begun = _at_once(run, step, moment)
     return (
@@ -137,7 +141,9 @@ def _wave(
         match turn_of(plan, run, step):
             case "start":
                 entries[step.id] = StepEntry(
-                    "deciding" if step.when else "active", started_ms=moment.ms, event=moment.id
+                    "deciding" if is_decided(step) else "active",
+                    started_ms=moment.ms,
+                    event=moment.id,
                 )
             case "skip":
                 entries[step.id] = _over("skipped", moment)

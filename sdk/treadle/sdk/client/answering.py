@@ -13,12 +13,14 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from treadle.sdk.approvals import ask_of, reply_in
 from treadle.sdk.asks import Ask, Reply, answer_id
-from treadle.sdk.client import requests, sending
+from treadle.sdk.client import deciding, requests, sending
+from treadle.sdk.client.deciding import check_same
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
-from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, ApprovalStep, WorkflowDefinition
 from treadle.sdk.errors import RunConflict, StoredUnreadable, UserError, sentence
 from treadle.sdk.messages import (
     Delayed,
@@ -62,6 +64,8 @@ class _Place(msgspec.Struct, frozen=True):
     document: RunDocument
     step: str
     type: str
+    """Of a loop; empty for an approval."""
+    definition: WorkflowDefinition
 
 
 async def pending(store: Store, run: str | None) -> list[PendingAsk]:
@@ -86,6 +90,8 @@ async def pending(store: Store, run: str | None) -> list[PendingAsk]:
 
 async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float) -> int:
     """Store the answer and return its sequence; raise ``RunConflict`` if it comes too late."""
+    if (approval := await deciding.approval_step(store, run, step)) is not None:
+        return await deciding.decide(store, *approval, reply, wait_s)
     found = [each for each in await pending(store, run) if each.step == step]
     asks = [each.ask for each in found] or await _looked_at(store, run, step)
     ask = next((each for each in asks if each.id == reply.call_id), None)
@@ -96,7 +102,7 @@ async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float)
     stored = await store.event(sequence)
     earlier = None if stored is None else _reply_in(stored.data)
     if earlier is not None:
-        _check_same(run, reply, earlier)
+        check_same(run, reply, earlier)
     if wait_s > 0:
         await _taken(store, run, step, ask.id, sequence, Deadline(wait_s))
     return sequence
@@ -108,7 +114,8 @@ async def answer(store: Store, run: str, step: str, reply: Reply, wait_s: float)
 async def _places(
     store: Store, documents: Iterable[RunDocument], *, is_exact: bool
 ) -> AsyncIterator[_Place]:
-    """Yield the loops that may wait: of one run all that live, of all runs those that are said to.
+    """Yield the approvals that are asked, and the loops that may wait: of one run all that live,
+    of all runs those that are said to.
 
     The document follows the register: of one run the register is looked at in any case.
     """
@@ -117,7 +124,8 @@ async def _places(
         if document.is_terminal:
             continue
         live = [name for name, e in document.steps.items() if _may_wait(e, is_exact=is_exact)]
-        if not live:
+        active = [name for name, entry in document.steps.items() if entry.status == "active"]
+        if not (live or active):
             continue
         key = (document.workflow, document.definition)
         if key not in definitions:
@@ -128,9 +136,13 @@ async def _places(
                     raise
                 definitions[key] = None
         definition = definitions[key]
-        for step in definition.steps if definition else ():
+        if definition is None:
+            continue
+        for step in definition.steps:
             if isinstance(step, AgentLoopStep) and step.id in live:
-                yield _Place(document, step.id, step.type)
+                yield _Place(document, step.id, step.type, definition)
+            if isinstance(step, ApprovalStep) and step.id in active:
+                yield _Place(document, step.id, "", definition)
 
 
 def _may_wait(entry: StepEntry, *, is_exact: bool) -> bool:
@@ -141,6 +153,8 @@ def _may_wait(entry: StepEntry, *, is_exact: bool) -> bool:
 
 async def _asks(store: Store, place: _Place, *, is_exact: bool) -> list[PendingAsk]:
     document = place.document
+    if not place.type:
+        return [await _approval(store, place)]
     try:
         held = await store.register(document.run, place.step, place.type, document.domain)
     except StoredUnreadable:
@@ -153,6 +167,15 @@ async def _asks(store: Store, place: _Place, *, is_exact: bool) -> list[PendingA
         PendingAsk(run=document.run, workflow=document.workflow, step=place.step, ask=ask)
         for ask in held.register.asks
     ]
+
+
+async def _approval(store: Store, place: _Place) -> PendingAsk:
+    """Return what an approval step asks, with the input of the step."""
+    document, step = place.document, place.definition.step(place.step)
+    assert isinstance(step, ApprovalStep)
+    given = await deciding.input_of(store, document, place.definition, step)
+    ask = ask_of(step, document.steps[step.id].started_ms, given)
+    return PendingAsk(run=document.run, workflow=document.workflow, step=step.id, ask=ask)
 
 
 # ------------------------------------------------------------------ answering
@@ -224,34 +247,13 @@ async def _answered_before(
             f"does not ask about {reply.call_id!r} at step {step!r} (it asks about: {have})",
             f"See what it asks: `treadle approvals list --run {run}`.",
         )
-    _check_same(run, reply, found[1])
+    check_same(run, reply, found[1])
     return found[0]
-
-
-def _check_same(run: str, reply: Reply, earlier: Reply) -> None:
-    """Raise ``RunConflict`` unless the earlier answer says the same."""
-    text = reply.text if reply.verdict == "answer" else earlier.text
-    mine = (reply.verdict, reply.input, text, reply.args_hash or earlier.args_hash)
-    if mine != (earlier.verdict, earlier.input, earlier.text, earlier.args_hash):
-        by = f" by {earlier.by}" if earlier.by else ""
-        said = {"approve": "approved", "reject": "rejected", "answer": "answered"}[earlier.verdict]
-        edited = " with other arguments" if earlier.input is not None else ""
-        raise RunConflict(
-            run,
-            f"has an answer to {reply.call_id!r} already: it was {said}{edited}{by}, and the first "
-            "answer counts",
-            f"See the run: `treadle run show {run}`.",
-        )
 
 
 def _reply_in(raw: bytes) -> Reply | None:
     event = decode_event(raw)
-    if not isinstance(event, MessageSent) or event.kind != "reply":
-        return None
-    try:
-        return msgspec.json.decode(event.payload, type=Reply)
-    except (ValueError, RecursionError):
-        return None  # Somebody has sent something else as a reply.
+    return reply_in(event) if isinstance(event, MessageSent) else None
 
 
 async def _taken(
@@ -285,7 +287,7 @@ async def _register(store: Store, run: str, step: str) -> Register | None:
     document = await requests.require(store, run)
     documents = [] if document is None else [document]
     async for place in _places(store, documents, is_exact=True):
-        if place.step == step:
+        if place.step == step and place.type:
             held = await store.register(run, step, place.type, place.document.domain)
             return None if held is None else held.register
     return None

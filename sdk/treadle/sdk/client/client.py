@@ -18,7 +18,7 @@ from msgspec import Raw
 from treadle.sdk import payload
 from treadle.sdk.asks import Reply
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import answering, requests, sending, tracing
+from treadle.sdk.client import answering, deciding, requests, sending, tracing
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.event import RunEvent
@@ -39,7 +39,7 @@ from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
-from treadle.sdk.definition import WorkflowDefinition, content_hash
+from treadle.sdk.definition import ApprovalStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import UnknownWorkflow
 from treadle.sdk.ids import check_id
 from treadle.sdk.messages import MessageKind, WorkerPresence
@@ -309,6 +309,11 @@ class Client:
         if not asked.ask.full_bytes:
             return asked.ask.input
         document = await requests.require(self._store, asked.run)
+        if document is not None and not asked.ask.tool:
+            definition = await self._store.definition(document.workflow, document.definition)
+            step = definition.step(asked.step) if definition else None
+            if definition is not None and isinstance(step, ApprovalStep):
+                return await deciding.input_of(self._store, document, definition, step)
         domain = document.domain if document else MAIN_DOMAIN
         hash = asked.ask.args_hash
         return await whole_input(self._store, asked.run, asked.step, domain, hash)

@@ -80,7 +80,7 @@ def notes_of(
     if document.undoing:
         notes.append(_undoing_note(document))
     for step in steps:
-        if step.status == "parked" and step.asks:
+        if step.asks and step.status in ("parked", "active"):
             notes.extend(_ask_notes(document.run, step))
         elif step.status == "parked":
             notes.append(_parked_note(document.run, step))
@@ -222,6 +222,8 @@ def ask_note(run: str, step: str, ask: Ask) -> Note:
     """Return what is asked, in a line, and the command that answers it."""
     call = f"{ask.tool}({_shown(ask)})"
     match ask.kind:
+        case "approval" if not ask.tool:
+            asked = ask.text or "may it go on?"
         case "approval":
             asked = f"may {call} run? {ask.text}"
         case "unsafe":

@@ -8,9 +8,10 @@ import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import AgentLoopStep, SignalStep, Step, WorkStep
+from treadle.sdk.definition import AgentLoopStep, ChoiceStep, Step, WaitStep, WorkStep
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
-from treadle.sdk.messages import Ended, Failure, SignalReceived
+from treadle.sdk.handed_on import Carrier, handed_on
+from treadle.sdk.messages import Ended, Failure
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
@@ -64,12 +65,14 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
     """
     if not has_output(document, step):
         return msgspec.Raw(b"null")
-    if isinstance(step, SignalStep):
+    if isinstance(step, ChoiceStep):
+        return msgspec.Raw(msgspec.json.encode(document.chosen[step.id]))
+    if isinstance(step, WaitStep):
         entry = document.steps[step.id]
         stored = await store.event(int(entry.event[1:]))
         event = decode_event(stored.data) if stored else None
-        if isinstance(event, SignalReceived):
-            return event.payload
+        if stored is not None and isinstance(event, Carrier):
+            return handed_on(event, stored.time_ms)
     elif isinstance(step, WorkStep):
         held = await store.register(document.run, step.id, step.type, document.domain)
         if held is not None and isinstance(held.register, Ended):

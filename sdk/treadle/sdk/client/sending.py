@@ -51,12 +51,16 @@ async def send(
     message = MessageSent(step=step, kind=kind, id=message_id, payload=msgspec.Raw(raw))
     domain = document.domain if document else MAIN_DOMAIN
     subject = store.subjects.messages(run, step, domain)
-    return await _append(store, run, subject, message, is_fresh=is_fresh)
+    return await append(store, run, subject, message, is_fresh=is_fresh)
 
 
-async def _append(
+async def append(
     store: Store, run: str, subject: str, message: MessageSent, *, is_fresh: bool
 ) -> int:
+    """Store a message behind those to its step, unless one has its id; return its sequence.
+
+    ``is_fresh`` says that nobody else has the id.
+    """
     stream = store.subjects.events_stream
     data = msgspec.json.encode(message)
     read_up_to = -1

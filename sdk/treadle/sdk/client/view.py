@@ -11,10 +11,14 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from treadle.sdk import choices
+from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import (
     AgentLoopStep,
+    ApprovalStep,
+    ChoiceStep,
     SignalStep,
     SleepStep,
     Step,
@@ -40,7 +44,14 @@ from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 ViewStatus = RunStatus | Literal["requested", "unreadable"]
 Doing = Literal[
-    "", "queued_or_running", "delayed", "sleeping", "parked", "waiting", "awaiting_signal"
+    "",
+    "queued_or_running",
+    "delayed",
+    "sleeping",
+    "parked",
+    "waiting",
+    "awaiting_signal",
+    "awaiting_approval",
 ]
 
 
@@ -81,6 +92,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on that, of a live step."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, of one that waits."""
+    branch: str = ""
+    """Of a choice that has completed: the branch it took."""
+    why: str = ""
+    """Of such a choice: why."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +210,13 @@ def of_document(
     known = {step.id: step for step in definition.steps} if definition else {}
     names = [*known, *(name for name in document.steps if name not in known)]
     steps = tuple(
-        _step_view(name, known.get(name), document.steps.get(name), registers.get(name))
+        _step_view(
+            name,
+            known.get(name),
+            document.steps.get(name),
+            registers.get(name),
+            document.chosen.get(name, ""),
+        )
         for name in names
     )
     notes: tuple[Note, ...] = ()
@@ -221,7 +242,11 @@ def of_document(
 
 
 def _step_view(
-    name: str, step: Step | None, entry: StepEntry | None, held: Held | None
+    name: str,
+    step: Step | None,
+    entry: StepEntry | None,
+    held: Held | None,
+    branch: str = "",
 ) -> StepView:
     view = StepView(id=name, kind="")
     match step:
@@ -235,6 +260,16 @@ def _step_view(
             view = StepView(id=name, kind="signal", signal=step.signal, after=step.after)
         case SleepStep():
             view = StepView(id=name, kind="sleep", after=step.after, due_ms=_wakes_ms(step, entry))
+        case ApprovalStep():
+            view = StepView(id=name, kind="approval", after=step.after)
+            if entry is not None and entry.status == "active":
+                ask = ask_of(step, entry.started_ms)
+                view = msgspec.structs.replace(view, asks=(ask,), due_ms=ask.due_ms)
+        case ChoiceStep():
+            view = StepView(id=name, kind="choice", after=step.after)
+            if branch:
+                why = choices.reason(step, branch)
+                view = msgspec.structs.replace(view, branch=branch, why=why)
         case None:
             pass
         case _:
@@ -269,6 +304,9 @@ def _live(view: StepView, held: Held | None) -> StepView:
             return msgspec.structs.replace(view, doing="awaiting_signal", since_ms=view.started_ms)
         if view.kind == "sleep":
             return msgspec.structs.replace(view, doing="sleeping", since_ms=view.started_ms)
+        if view.kind == "approval":
+            since_ms = view.started_ms
+            return msgspec.structs.replace(view, doing="awaiting_approval", since_ms=since_ms)
         return view
     register = held.register
     match register:

@@ -42,11 +42,13 @@ class FromSteps(msgspec.Struct, frozen=True, tag="steps"):
     """Outputs of earlier steps, too large to copy: read from their ended registers."""
 
     steps: dict[str, str]
-    """Step id to task type ('' for a signal step, whose output is the event ``sequence``)."""
+    """Step id to task type ('' for one that is not executed: what it hands on is below)."""
     sequences: dict[str, int] = {}
-    """Step id to the events-stream sequence that holds the output of a signal step."""
+    """Of a step that waited: the events-stream sequence that holds its output; 0 is null."""
     single: bool = False
     """True: the output of the only step; false: an object keyed by step id."""
+    values: dict[str, msgspec.Raw] = {}
+    """Of a step whose output is stored nowhere else: the output."""
 
 
 TaskInput = Inline | FromRun | FromSteps

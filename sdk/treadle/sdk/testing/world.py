@@ -28,10 +28,12 @@ from treadle.engine.core import (
 )
 from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.engine.core.progress import decided, to_decide
+from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import SignalStep
+from treadle.sdk.definition import ApprovalStep, ChoiceStep, WaitStep
 from treadle.sdk.errors import InvariantError
+from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Checkpoint,
     Delayed,
@@ -44,7 +46,6 @@ from treadle.sdk.messages import (
     Register,
     ResumeRequested,
     RunRequested,
-    SignalReceived,
     Sleeping,
     StepCompleted,
     StepContinued,
@@ -167,7 +168,10 @@ class World:
                 self._step_event(event.step, event, moment)
             case MessageSent():
                 self._messages.setdefault(event.step, {})[moment.sequence] = event
-                self._step_event(event.step, event, moment)
+                if isinstance(self._plan.steps.get(event.step), ApprovalStep):
+                    self._run_event(event, moment)
+                else:
+                    self._step_event(event.step, event, moment)
             case ResumeRequested():
                 for step_id, placed in list(self._registers.items()):
                     if event.step in ("", step_id) and isinstance(placed.register, Parked):
@@ -188,8 +192,8 @@ class World:
                 granted = LaneGranted(lane=event.lane, request=moment.sequence)
                 self.after("lane", self._queued_s, lambda: self.publish(granted))
         else:
-            if isinstance(event, SignalReceived):
-                self._payloads[moment.sequence] = event.payload
+            if isinstance(event, Carrier):
+                self._payloads[moment.sequence] = handed_on(event, moment.ms)
             self.run = apply(self._plan, self.run, event, moment)
         self._decide()
         self._drive()
@@ -244,6 +248,7 @@ class World:
 
     def _drive(self) -> None:
         assert self.run is not None
+        self._ask()
         for command in effects.of_document(self._plan, self.run):
             match command:
                 case effects.CreateRegister():
@@ -304,7 +309,9 @@ class World:
         step = self._plan.steps[step_id]
         if not has_output(self.run, step):
             return msgspec.Raw(b"null")
-        if isinstance(step, SignalStep):
+        if isinstance(step, ChoiceStep):
+            return msgspec.Raw(msgspec.json.encode(self.run.chosen[step_id]))
+        if isinstance(step, WaitStep):
             return self._payloads[int(self.run.steps[step_id].event[1:])]
         register = self._registers[step_id].register
         if not isinstance(register, Ended):
@@ -342,6 +349,15 @@ class World:
         if isinstance(register, Task):
             self._executor.execute(step_id, step.type, placed.sequence, register)
 
+    def _ask(self) -> None:
+        """Ask people about the approvals that wait."""
+        assert self.run is not None
+        for step_id, entry in self.run.steps.items():
+            step = self._plan.steps[step_id]
+            if isinstance(step, ApprovalStep) and entry.status == "active":
+                given = self._input_of(step_id).value
+                self._answer(step_id, ask_of(step, entry.started_ms, given))
+
     def _answer(self, step_id: str, ask: Ask) -> None:
         """Let people answer, each ask once, as a client's message would."""
         message_id = answer_id(ask)
@@ -356,6 +372,10 @@ class World:
 
     def asks(self, step_id: str) -> tuple[Ask, ...]:
         """Return what a step asks."""
+        step = self._plan.steps[step_id]
+        entry = self.run.steps.get(step_id) if self.run else None
+        if isinstance(step, ApprovalStep) and entry and entry.status == "active":
+            return (ask_of(step, entry.started_ms, self._input_of(step_id).value),)
         placed = self._registers.get(step_id)
         register = placed.register if placed else None
         return register.asks if isinstance(register, Parked) else ()

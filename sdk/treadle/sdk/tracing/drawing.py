@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from treadle.sdk.definition import AgentLoopStep, SignalStep, SleepStep, Step
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    ApprovalStep,
+    ChoiceStep,
+    SignalStep,
+    SleepStep,
+    Step,
+)
 from treadle.sdk.messages import (
     RunRequested,
     Settled,
@@ -124,9 +131,17 @@ class Pen(NamedTuple):
     # ---------------------------------------------------------------- steps
 
     def step(
-        self, step: Step, entry: StepEntry, end_us: int, *, is_end: bool, last: int = 0
+        self,
+        step: Step,
+        entry: StepEntry,
+        end_us: int,
+        *,
+        is_end: bool,
+        last: int = 0,
+        branch: str = "",
     ) -> Span:
-        """Return a step's span: at its end, or in live mode as it begins.
+        """Return a step's span: at its end, or in live mode as it begins; ``branch`` is the one
+        that a choice took.
 
         ``last`` is its last iteration: beyond the first segment the span links to the next one.
         """
@@ -138,6 +153,8 @@ class Pen(NamedTuple):
         attributes[names.STEP_KIND] = step.__struct_config__.tag or ""
         if is_end:
             attributes[names.STEP_STATUS] = entry.status
+            if branch:
+                attributes[names.STEP_BRANCH] = branch
             attributes |= usage(entry.spent)
             if isinstance(step, AgentLoopStep):
                 attributes[names.ITERATIONS] = attributes[names.TURNS] = entry.iterations
@@ -345,5 +362,9 @@ def _kind(step: Step) -> str:
             return f"wait {step.signal}"
         case SleepStep():
             return f"sleep {step.id}"
+        case ApprovalStep():
+            return f"approval {step.id}"
+        case ChoiceStep():
+            return f"choice {step.id}"
         case _:
             return f"step {step.id}"

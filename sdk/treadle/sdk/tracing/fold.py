@@ -193,7 +193,7 @@ class RunFold:
                 spans.append(pen.step(step, entry, 0, is_end=False))
             if entry.ended_ms and not state.is_closed:
                 state.is_closed = True
-                spans.extend(_closed(pen, step, state, entry))
+                spans.extend(_closed(pen, step, state, entry, run.chosen.get(step.id, "")))
         if run.is_terminal:
             self.is_over = True
             spans.append(pen.ended(run, self._requested_us))
@@ -249,7 +249,7 @@ def _move(step: Step, state: _Step, event: Settled) -> None:
         state.iteration, state.attempt = event.iteration, event.attempt + 1
 
 
-def _closed(pen: Pen, step: Step, state: _Step, entry: StepEntry) -> list[Span]:
+def _closed(pen: Pen, step: Step, state: _Step, entry: StepEntry, branch: str) -> list[Span]:
     spans: list[Span] = []
     ended_us = max(entry.ended_ms * 1_000, state.end_us)
     error = entry.failure.type if entry.failure else ""
@@ -266,7 +266,7 @@ def _closed(pen: Pen, step: Step, state: _Step, entry: StepEntry) -> list[Span]:
         last = state.iteration
     if ids.segment_of(last):
         spans.append(pen.segment(step, last, state.segment_us, ended_us, is_last=True))
-    spans.append(pen.step(step, entry, ended_us, is_end=True, last=last))
+    spans.append(pen.step(step, entry, ended_us, is_end=True, last=last, branch=branch))
     return spans
 
 

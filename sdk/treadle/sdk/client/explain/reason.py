@@ -45,6 +45,7 @@ ReasonKind = Literal[
     "provider_busy",
     "worker_lost",
     "dead_letter",
+    "choice",
     "note",
     "completed",
     "failed",

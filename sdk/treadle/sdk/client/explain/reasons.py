@@ -49,6 +49,7 @@ def explanation_of(facts: Facts) -> Explanation:
     view = facts.view
     reasons = [_end(facts)] if view.is_terminal else _of_live(facts)
     reasons.extend(_letter(facts))
+    reasons.extend(_choices(view))
     state, told = decided(reasons)
     return Explanation(
         run=view.id,
@@ -226,6 +227,21 @@ def _letter(facts: Facts) -> list[Reason]:
     command = f"nats stream get {facts.letter.stream} {facts.letter.sequence}"
     return [
         Reason(kind="dead_letter", level="note", text=text, command=command, since_ms=letter.at_ms)
+    ]
+
+
+def _choices(view: RunView) -> list[Reason]:
+    """Return which branches were taken, and why: what follows from them is easily missed."""
+    return [
+        Reason(
+            kind="choice",
+            level="note",
+            text=f"choice {step.id!r} {step.why}",
+            step=step.id,
+            since_ms=step.started_ms,
+        )
+        for step in view.steps
+        if step.branch
     ]
 
 

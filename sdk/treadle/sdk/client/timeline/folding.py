@@ -215,6 +215,11 @@ class _Fold:
             if step.started_ms:
                 self._last(step, "signal", step.started_ms, step.signal)
             return
+        if step.kind in ("approval", "choice"):
+            if step.started_ms and step.status != "skipped":
+                kind: SpanKind = "approval" if step.kind == "approval" else "choice"
+                self._last(step, kind, step.started_ms, step.why)
+            return
         if step.kind == "sleep":
             if step.started_ms and step.status != "skipped":
                 self._last(step, "pause", step.started_ms, "sleep")

@@ -1,0 +1,53 @@
+"""Steps that somebody else completes: an answer of a person, or the end of their time."""
+
+from __future__ import annotations
+
+from treadle.engine.core.facts import StepEnded
+from treadle.engine.core.moment import Moment
+from treadle.engine.core.plan import Plan
+from treadle.sdk import approvals
+from treadle.sdk.definition import ApprovalStep, SignalStep, Step, WaitStep
+from treadle.sdk.messages import Failure, MessageSent
+from treadle.sdk.run import RunDocument
+
+
+def due_ms(step: Step, started_ms: int) -> int:
+    """Return when the time of a step that waits is over; 0 is never, or no such step."""
+    if not isinstance(step, WaitStep) or not step.timeout_s:
+        return 0
+    return started_ms + round(step.timeout_s * 1000)
+
+
+def timed_out(step: WaitStep, moment: Moment) -> StepEnded:
+    """Return the end of a step whose time is over."""
+    if step.on_timeout == "complete":
+        return StepEnded(step.id, "completed", 0, event=moment.id)
+    failure = Failure(
+        "timeout",
+        f"{_awaited(step)} did not come within {step.timeout_s:g} s",
+        retryable=False,
+    )
+    return StepEnded(step.id, "failed", 0, failure, moment.id)
+
+
+def answered(plan: Plan, run: RunDocument, event: MessageSent, moment: Moment) -> StepEnded | None:
+    """Return the end of an approval that a message decides; None if it decides nothing.
+
+    The first one that decides is the decision: the step is over for those behind it.
+    """
+    step = plan.steps.get(event.step)
+    entry = run.steps.get(event.step)
+    if not isinstance(step, ApprovalStep) or entry is None or entry.status != "active":
+        return None
+    if not approvals.is_decision(step, event):
+        return None
+    failure = approvals.rejection(event)
+    return StepEnded(step.id, "failed" if failure else "completed", 0, failure, moment.id)
+
+
+def _awaited(step: WaitStep) -> str:
+    match step:
+        case SignalStep():
+            return f"signal {step.signal!r}"
+        case ApprovalStep():
+            return "an answer"

@@ -1,0 +1,186 @@
+"""Approvals as steps: what they ask, read off the run's document, and the decisions of people.
+
+An answer is a message to the step, and the first one in the stream that decides is the decision:
+the engine takes that one and no other. So the answer is stored, and then the stream is read again,
+which says who was first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import msgspec
+
+from treadle.sdk import approvals
+from treadle.sdk.asks import Reply
+from treadle.sdk.client import requests
+from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.result import step_output
+from treadle.sdk.client.sending import append
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.waiter import Deadline, Waiter
+from treadle.sdk.definition import ApprovalStep, Step, WorkflowDefinition
+from treadle.sdk.errors import InvariantError, RunConflict, UserError
+from treadle.sdk.failed_step import FailedStep
+from treadle.sdk.handed_on import Carrier, handed_on
+from treadle.sdk.ids import new_nonce
+from treadle.sdk.messages import MessageSent
+from treadle.sdk.run import RunDocument
+
+DECIDED_WITHIN_S = 1.0
+"""An engine that runs has taken an answer well within; without one the answer is stored."""
+
+
+class Decision(NamedTuple):
+    """An answer that decides, and where it is stored."""
+
+    sequence: int
+    reply: Reply
+
+
+async def approval_step(
+    store: Store, run: str, step: str
+) -> tuple[RunDocument, ApprovalStep] | None:
+    """Return the run and its approval step of that id; None if the step is no such step."""
+    document = await requests.require(store, run)
+    if document is None:
+        return None
+    definition = await store.definition(document.workflow, document.definition)
+    found = (
+        next((each for each in definition.steps if each.id == step), None) if definition else None
+    )
+    return (document, found) if isinstance(found, ApprovalStep) else None
+
+
+async def decide(
+    store: Store, document: RunDocument, step: ApprovalStep, reply: Reply, wait_s: float
+) -> int:
+    """Store the decision and return its sequence; raise ``RunConflict`` if it comes too late."""
+    run = document.run
+    _check(run, step, reply)
+    earlier = await _first(store, document, step)
+    if earlier is None:
+        _check_asked(document, step)
+        payload = msgspec.Raw(msgspec.json.encode(reply))
+        message = MessageSent(step=step.id, kind="reply", id=new_nonce(), payload=payload)
+        subject = store.subjects.messages(run, step.id, document.domain)
+        await append(store, run, subject, message, is_fresh=True)
+        earlier = await _first(store, document, step)
+    if earlier is None:
+        raise InvariantError(
+            f"the answer to step {step.id!r} of run {run!r} is stored and not there"
+        )
+    check_same(run, reply, earlier.reply)
+    await _taken(store, run, step, earlier.sequence, Deadline(max(wait_s, DECIDED_WITHIN_S)))
+    return earlier.sequence
+
+
+def check_same(run: str, reply: Reply, earlier: Reply) -> None:
+    """Raise ``RunConflict`` unless the earlier answer says the same."""
+    text = reply.text if reply.verdict == "answer" else earlier.text
+    mine = (reply.verdict, reply.input, text, reply.args_hash or earlier.args_hash)
+    if mine != (earlier.verdict, earlier.input, earlier.text, earlier.args_hash):
+        by = f" by {earlier.by}" if earlier.by else ""
+        said = {"approve": "approved", "reject": "rejected", "answer": "answered"}[earlier.verdict]
+        edited = " with other arguments" if earlier.input is not None else ""
+        raise RunConflict(
+            run,
+            f"has an answer to {reply.call_id!r} already: it was {said}{edited}{by}, and the first "
+            "answer counts",
+            f"See the run: `treadle run show {run}`.",
+        )
+
+
+async def input_of(
+    store: Store, document: RunDocument, definition: WorkflowDefinition, step: Step
+) -> msgspec.Raw:
+    """Return the input of a step that has begun, as JSON."""
+    for other in definition.steps:
+        entry = document.steps.get(other.id)
+        if other.on_failure == step.id and entry and entry.status == "failed" and entry.failure:
+            return msgspec.Raw(msgspec.json.encode(FailedStep(other.id, entry.failure)))
+    undone = [other for other in definition.steps if other.compensate == step.id]
+    before = undone or [definition.step(name) for name in step.after]
+    if not before:
+        stored = await store.event(document.requested)
+        event = decode_event(stored.data) if stored else None
+        if stored is None or not isinstance(event, Carrier):
+            raise InvariantError(f"the request of run {document.run!r} is gone")
+        return handed_on(event, stored.time_ms)
+    outputs = await asyncio.gather(*(step_output(store, document, each) for each in before))
+    if len(before) == 1:
+        return outputs[0]
+    named = {each.id: raw for each, raw in zip(before, outputs, strict=True)}
+    return msgspec.Raw(msgspec.json.encode(named))
+
+
+# ------------------------------------------------------------------ leaves
+
+
+def _check(run: str, step: ApprovalStep, reply: Reply) -> None:
+    asks = f"step {step.id!r} of run {run!r} asks for an approval"
+    if reply.call_id != step.id or reply.args_hash:
+        what = "arguments" if reply.call_id == step.id else repr(reply.call_id)
+        raise RunConflict(
+            run,
+            f"asks at step {step.id!r} about the step itself, not about {what}",
+            f"See what it asks: `treadle approvals list --run {run}`.",
+        )
+    if reply.verdict == "answer":
+        raise UserError(f"{asks}, and a text decides nothing. Approve or reject it.")
+    if reply.input is not None:
+        raise UserError(f"{asks}, and no call that could have other arguments. Leave them out.")
+    if not approvals.may_answer(step, reply.by):
+        who = ", ".join(step.approvers)
+        said = f"{reply.by!r} is none of them" if reply.by else "the answer names nobody"
+        raise UserError(
+            f"{asks} by {who}, and {said}. Let one of them answer; the name is given with `--by`, "
+            "or by=... in Python."
+        )
+
+
+def _check_asked(document: RunDocument, step: ApprovalStep) -> None:
+    entry = document.steps.get(step.id)
+    status = entry.status if entry else "waiting"
+    if status == "active":
+        return
+    why = f" ({entry.failure})" if entry and entry.failure else ""
+    told = "has not come to" if status in ("waiting", "deciding") else "does not ask any more at"
+    raise RunConflict(
+        document.run,
+        f"{told} step {step.id!r}, which is {status}{why}",
+        f"See the run: `treadle run show {document.run}`.",
+    )
+
+
+async def _first(store: Store, document: RunDocument, step: ApprovalStep) -> Decision | None:
+    """Return the first answer that decides, as the stream's leader knows it."""
+    s = store.subjects
+    subject = s.messages(document.run, step.id, document.domain)
+    start = document.requested
+    while (stored := await store.js.next(s.events_stream, subject, start)) is not None:
+        event = decode_event(stored.data)
+        if isinstance(event, MessageSent) and approvals.is_decision(step, event):
+            reply = approvals.reply_in(event)
+            assert reply is not None
+            return Decision(stored.sequence, reply)
+        start = stored.sequence + 1
+    return None
+
+
+async def _taken(
+    store: Store, run: str, step: ApprovalStep, sequence: int, deadline: Deadline
+) -> None:
+    """Wait until an engine has taken the decision; raise ``RunConflict`` if it came too late."""
+    async with Waiter(store.js.connection, store.subjects.run_document(run)) as waiter:
+        while True:
+            document = await store.document(run)
+            entry = document.steps.get(step.id) if document else None
+            if document is None or entry is None or entry.event == f"e{sequence}":
+                return
+            if entry.status != "active":
+                _check_asked(document, step)
+            if deadline.remaining_s() <= 0:
+                return
+            await waiter.wait(deadline.remaining_s())

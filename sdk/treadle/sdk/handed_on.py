@@ -1,0 +1,21 @@
+"""What an event of a run hands on: the run's input, or the output of a step that waited for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from treadle.sdk import approvals
+from treadle.sdk.messages import MessageSent, RunRequested, SignalReceived
+
+Carrier = RunRequested | SignalReceived | MessageSent
+
+
+def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
+    """Return the JSON that an event hands on; ``time_ms`` is when it was stored."""
+    match event:
+        case RunRequested():
+            return event.input
+        case SignalReceived():
+            return event.payload
+        case MessageSent():
+            return approvals.output_of(event, time_ms)
