@@ -89,6 +89,28 @@ def test_the_same_trigger_again_changes_nothing_and_another_one_has_to_replace_i
     assert treadle(*other, "--replace", "--json").json["on"]["expression"] == "@daily"
 
 
+def test_a_subject_trigger_is_created_listed_shown_fired_and_deleted(
+    treadle: Run, report: str, namespace: str
+) -> None:
+    create = ("trigger", "create", "subject", "orders", "report", f"{namespace}.orders.*")
+    told = treadle(*create, "--max-in-flight", "3").out
+    stream = f"in stream '{namespace}_CAPTURE_"
+    assert "orders  report  active" in told and stream in told and "at most 3 runs" in told
+    listed = treadle("trigger", "list").out
+    assert "subject" in listed and f"messages on '{namespace}.orders.*'" in listed
+    fired = treadle("trigger", "fire", "orders", "--id", "now", "--input", '{"n": 1}').out
+    assert fired == "now\n"
+    assert (
+        "does not fit" in treadle("trigger", "fire", "orders", "--input", "3", code=exits.USAGE).err
+    )
+    again = treadle(*create, code=exits.USAGE).err
+    assert "exists and is another one" in again and "messages on" in again
+    treadle("trigger", "delete", "orders")
+    assert "no triggers" in treadle("trigger", "list").err
+    bad = (*create[:-1], "a..b")
+    assert "an empty part" in treadle(*bad, code=exits.USAGE).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

@@ -9,6 +9,7 @@ import msgspec
 from treadle.engine.core.moment import Moment
 from treadle.sdk import failpoints
 from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.bus.puller import Delivery
 from treadle.sdk.messages import DeadLetter, Failure
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import Subjects
@@ -66,11 +67,35 @@ class DeadLetters:
         )
         await self._store(self._with_body(letter, data), f"{moment.id}:dead")
 
+    async def message(
+        self, workflow: str, run: str, stream: str, message: Delivery, failure: Failure
+    ) -> None:
+        """Set aside a message of a subject that cannot be a run's input, once."""
+        cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
+        letter = DeadLetter(
+            reason="unusable_message",
+            run=run,
+            workflow=workflow,
+            failure=cut,
+            subject=message.subject,
+            at_ms=message.time_ms,
+        )
+        whole = f"message {message.sequence} of stream {stream}"
+        await self._js.compare_and_set(
+            self._subjects.dead_stream,
+            self._subjects.dead(workflow, run),
+            msgspec.json.encode(self._cut(letter, message.data, whole)),
+            expected=0,
+            is_mine=lambda _: True,
+        )
+
     def _with_body(self, letter: DeadLetter, data: bytes) -> DeadLetter:
         """Return the letter with the event's bytes; their beginning if the server takes no more."""
         subjects = self._subjects
         stream = subjects.timers_stream if letter.event[:1] == "t" else subjects.events_stream
-        whole = f"message {letter.event[1:]} of stream {stream}"
+        return self._cut(letter, data, f"message {letter.event[1:]} of stream {stream}")
+
+    def _cut(self, letter: DeadLetter, data: bytes, whole: str) -> DeadLetter:
         marked = msgspec.structs.replace(letter, body_bytes=len(data), whole_body_at=whole)
         room = self._js.connection.max_payload_bytes - HEADERS_BYTES
         left = max(0, room - len(msgspec.json.encode(marked)))

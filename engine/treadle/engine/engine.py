@@ -27,6 +27,7 @@ from treadle.engine.lanes import Lanes
 from treadle.engine.last_resort import LastResort
 from treadle.engine.overdue import Overdue
 from treadle.engine.registers import Registers
+from treadle.engine.requesting import Requests
 from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
 from treadle.engine.steps import Steps
@@ -36,10 +37,13 @@ from treadle.engine.telemetry.counting import counting
 from treadle.engine.timers import Timers
 from treadle.engine.topology import EVENT_ACK_WAIT_S, ensure_topology
 from treadle.engine.trigger_intake import TriggerIntake
+from treadle.engine.trigger_messages import TriggerMessages
+from treadle.engine.trigger_pulls import TriggerPulls
 from treadle.engine.triggers import Triggers
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery, Puller
+from treadle.sdk.client.store import Store
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.payload import small_server
 from treadle.sdk.settings import Settings
@@ -146,14 +150,15 @@ class Engine:
             consumer = subjects.engine_consumer(partition)
             await self._pull(js, subjects.events_stream, consumer, partial(intake.take, "e"))
             await self._pull(js, subjects.timers_stream, consumer, partial(intake.take, "t"))
-        triggers = TriggerIntake(subjects, Triggers(js, subjects))
+        settling, pulls = _triggers(js, subjects)
+        triggers = TriggerIntake(subjects, settling)
         for stream in (subjects.workflows_stream, subjects.timers_stream):
             await self._pull(js, stream, subjects.triggers_consumer(), triggers.take)
         await catch_up()
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
-        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue, lanes)]
+        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue, lanes, pulls)]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
         await self._stopping.wait()
@@ -163,6 +168,7 @@ class Engine:
             await puller.stop()
         await intake.wait_idle(DRAIN_S)
         await triggers.wait_idle(DRAIN_S)
+        await pulls.stop(DRAIN_S)
         await takeover.stop()
         _log.info("engine.stopped %s", self._name)
 
@@ -203,6 +209,18 @@ def _wire(
     )
     last_resort = LastResort(js, subjects, documents, definitions, driver, dead_letters)
     return Intake(subjects, runs, last_resort, dead_letters), lanes
+
+
+def _triggers(js: JetStream, subjects: Subjects) -> tuple[Triggers, TriggerPulls]:
+    store = Store(js, subjects)
+    settling = Triggers(js, subjects)
+    messages = TriggerMessages(
+        store,
+        Requests(js, subjects, store),
+        Definitions(js, subjects),
+        DeadLetters(js, subjects),
+    )
+    return settling, TriggerPulls(js, store, settling, messages)
 
 
 async def _catch_up(js: JetStream, subjects: Subjects, partition: int, intake: Intake) -> None:

@@ -16,19 +16,18 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.engine.core.triggers import decide, requested
+from treadle.engine.requesting import Requests
+from treadle.engine.sources import Sources
 from treadle.engine.timers import schedule
 from treadle.sdk import failpoints
 from treadle.sdk.bus.acks import time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.store import Store
-from treadle.sdk.lanes import lane_key
-from treadle.sdk.messages import RunRequested
-from treadle.sdk.subjects import Subjects, request_id
-from treadle.sdk.tracing.calling import origin
-from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, run_id, scheduled_at
+from treadle.sdk.subjects import Subjects
+from treadle.sdk.triggers.naming import SCHEDULED_KEY, run_id, scheduled_at
 from treadle.sdk.triggers.times import firings_of
-from treadle.sdk.triggers.trigger import Trigger, TriggerDue
+from treadle.sdk.triggers.trigger import Cron, Trigger, TriggerDue
 
 TRIES_MAX = 8
 """More engines and clients do not write one trigger at once."""
@@ -49,6 +48,8 @@ class Triggers:
         self._js = js
         self._subjects = subjects
         self._store = Store(js, subjects)
+        self._requests = Requests(js, subjects, self._store)
+        self._sources = Sources(js, subjects, self._store)
 
     async def settle(self, name: str) -> None:
         """Do what is due of a trigger; raise ``StoredUnreadable`` if it cannot be read."""
@@ -60,7 +61,11 @@ class Triggers:
                 s = self._subjects
                 await self._js.purge(s.timers_stream, s.trigger_fired(name))
                 return
-            if await self._is_settled(name, kept):
+            if kept.trigger.dropped or not isinstance(kept.trigger.on, Cron):
+                if await self._sources.is_settled(name, kept.trigger, kept.revision):
+                    await self._unset(name)
+                    return
+            elif await self._is_settled(name, kept, kept.trigger.on):
                 return
         raise Unknown(f"trigger {name!r} was changed by others {TRIES_MAX} times")
 
@@ -69,8 +74,8 @@ class Triggers:
         info = await self._js.api(f"STREAM.INFO.{self._subjects.timers_stream}")
         return time_us(info["ts"]) // 1_000
 
-    async def _is_settled(self, name: str, kept: Kept) -> bool:
-        trigger, on = kept.trigger, kept.trigger.on
+    async def _is_settled(self, name: str, kept: Kept, on: Cron) -> bool:
+        trigger = kept.trigger
         now_ms = await self.now_ms()
         decided = decide(trigger, firings_of(on.expression, on.zone), kept.changed_ms, now_ms)
         revision = kept.revision
@@ -95,31 +100,13 @@ class Triggers:
 
     async def _request(self, name: str, trigger: Trigger, firing_ms: int) -> str:
         """Request the run of a firing, unless it was; return why it cannot be started, or ''."""
-        version = trigger.version or await self._store.latest(trigger.workflow)
+        version = await self._requests.version(trigger)
         if version is None:
             return f"workflow {trigger.workflow!r} is not registered"
         run = run_id(name, firing_ms)
-        if await self._store.last_event(run) or await self._store.document(run):
-            return ""
-        began = origin(None)
-        request = RunRequested(
-            workflow=trigger.workflow,
-            definition=version,
-            input=trigger.input,
-            metadata={
-                **trigger.metadata,
-                TRIGGER_KEY: name,
-                SCHEDULED_KEY: scheduled_at(firing_ms),
-            },
-            lane=trigger.lane,
-            trace=began.ref,
-        )
-        subject = self._subjects.event(run)
-        if trigger.lane:
-            subject = self._subjects.request(run, lane_key(trigger.lane))
-        await self._js.store(
-            subject, msgspec.json.encode(request), message_id=request_id(run, "start", TRIGGER_KEY)
-        )
+        if not await self._requests.is_known(run):
+            metadata = {SCHEDULED_KEY: scheduled_at(firing_ms)}
+            await self._requests.store(name, trigger, run, version, trigger.input, metadata)
         return ""
 
     # ---------------------------------------------------------------- the trigger

@@ -9,17 +9,36 @@ import typer
 from treadle.cli import options
 from treadle.cli.options import Json, Namespace, Url
 
-app = typer.Typer(name="trigger", help="Start runs at times.", no_args_is_help=True)
+app = typer.Typer(
+    name="trigger", help="Start runs at times, and for messages.", no_args_is_help=True
+)
 create_app = typer.Typer(name="create", help="Create a trigger of a kind.", no_args_is_help=True)
 app.add_typer(create_app, name="create")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the trigger.")]
 
 
+Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered workflow.")]
+Version = Annotated[
+    str | None, typer.Option("--version", metavar="HASH", help="Not the newest one at the firing.")
+]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the runs; repeatable."),
+]
+Lane = Annotated[
+    str | None,
+    typer.Option("--lane", metavar="NAME", help="Of a lane's runs one is active at a time."),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Also if the name stands for another trigger.")
+]
+
+
 @create_app.command()
 def cron(
     name: Name,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="A registered workflow.")],
+    workflow: Workflow,
     expression: Annotated[
         str,
         typer.Argument(
@@ -40,35 +59,60 @@ def cron(
     input: Annotated[
         str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="Input of the runs.")
     ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option("--version", metavar="HASH", help="Not the newest one at the firing."),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the runs; repeatable."),
-    ] = None,
-    lane: Annotated[
-        str | None,
-        typer.Option("--lane", metavar="NAME", help="Of a lane's runs one is active at a time."),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also if the name stands for another trigger.")
-    ] = False,
+    version: Version = None,
+    metadata: Metadata = None,
+    lane: Lane = None,
+    replace: Replace = False,
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
     """Start runs of a workflow at times."""
     from treadle.cli import runs, triggers
+    from treadle.sdk.triggers.naming import check_catch_up
+    from treadle.sdk.triggers.trigger import Cron
 
     wanted = triggers.Wanted(
         name=name,
         workflow=workflow,
-        expression=expression,
-        zone=tz,
-        catch_up=catch_up,
+        on=Cron(expression, tz, check_catch_up(catch_up)),
         input=options.read_json("--input", input),
+        version=version,
+        metadata=options.read_metadata(metadata or []),
+        lane=lane,
+        replace=replace,
+    )
+    return runs.run(url, namespace, lambda client: triggers.create(client, wanted, as_json=json))
+
+
+@create_app.command()
+def subject(
+    name: Name,
+    workflow: Workflow,
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="SUBJECT", help="Of NATS, such as orders.created or 'orders.*'."),
+    ],
+    max_in_flight: Annotated[
+        int,
+        typer.Option("--max-in-flight", metavar="N", help="Runs under way at once; 0 is any."),
+    ] = 0,
+    version: Version = None,
+    metadata: Metadata = None,
+    lane: Lane = None,
+    replace: Replace = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start a run of a workflow for each message on a NATS subject."""
+    from treadle.cli import runs, triggers
+    from treadle.sdk.triggers.trigger import Subject
+
+    wanted = triggers.Wanted(
+        name=name,
+        workflow=workflow,
+        on=Subject(subject, max_in_flight),
         version=version,
         metadata=options.read_metadata(metadata or []),
         lane=lane,
@@ -123,6 +167,10 @@ def fire(
     id: Annotated[
         str | None, typer.Option("--id", metavar="RUN", help="Firing one id twice gives one run.")
     ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", metavar="JSON|@FILE|-", help="Not the trigger's own input."),
+    ] = None,
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -130,4 +178,7 @@ def fire(
     """Start a run of a trigger now, once; its next firing stays as it is."""
     from treadle.cli import runs, triggers
 
-    return runs.run(url, namespace, lambda client: triggers.fire(client, name, id, as_json=json))
+    given = () if input is None else (options.read_json("--input", input),)
+    return runs.run(
+        url, namespace, lambda client: triggers.fire(client, name, id, given, as_json=json)
+    )

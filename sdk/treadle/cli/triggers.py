@@ -5,32 +5,32 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, assert_never
 from zoneinfo import ZoneInfo
+
+from msgspec import UNSET
 
 from treadle.cli import exits, output
 from treadle.sdk.client import Client, TriggerView
 from treadle.sdk.times import age
-from treadle.sdk.triggers.naming import check_catch_up
-from treadle.sdk.triggers.trigger import Cron
+from treadle.sdk.triggers.kinds import described, kind_of
+from treadle.sdk.triggers.trigger import Cron, On, Subject
 
 _INPUT_CHARS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What ``treadle trigger create cron`` was asked for."""
+    """What ``treadle trigger create`` was asked for."""
 
     name: str
     workflow: str
-    expression: str
-    zone: str
-    catch_up: str
-    input: Any
+    on: On
     version: str | None
     metadata: dict[str, str]
     lane: str | None
     replace: bool
+    input: Any = None
 
 
 async def create(client: Client, wanted: Wanted, *, as_json: bool) -> int:
@@ -38,7 +38,7 @@ async def create(client: Client, wanted: Wanted, *, as_json: bool) -> int:
     view = await client.triggers.create(
         wanted.name,
         wanted.workflow,
-        Cron(wanted.expression, wanted.zone, check_catch_up(wanted.catch_up)),
+        wanted.on,
         input=wanted.input,
         version=wanted.version,
         metadata=wanted.metadata,
@@ -60,18 +60,18 @@ async def list_(client: Client, *, as_json: bool) -> int:
             (
                 view.name,
                 view.workflow,
-                view.on.expression,
-                view.on.zone,
+                kind_of(view.on) if view.workflow else "",
+                described(view.on) if view.workflow else "",
                 "paused" if view.paused else _next(view),
-                _at(view.fired_ms, view.on.zone),
+                _at(view.fired_ms, view.on),
             )
             for view in views
         ]
-        headings = ("TRIGGER", "WORKFLOW", "CRON", "ZONE", "NEXT", "LAST")
+        headings = ("TRIGGER", "WORKFLOW", "KIND", "ON", "NEXT", "LAST")
         output.table(headings, rows)
         output.notes([note for view in views if not view.workflow for note in view.notes])
     else:
-        output.remark("no triggers; create one: treadle trigger create cron")
+        output.remark("no triggers; create one: treadle trigger create --help")
     return exits.OK
 
 
@@ -102,9 +102,11 @@ async def delete(client: Client, name: str, *, as_json: bool) -> int:
     return exits.OK
 
 
-async def fire(client: Client, name: str, run: str | None, *, as_json: bool) -> int:
-    """Start a run of a trigger, and print its id."""
-    handle = await client.triggers.fire(name, run)
+async def fire(
+    client: Client, name: str, run: str | None, given: tuple[Any, ...], *, as_json: bool
+) -> int:
+    """Start a run of a trigger, with the input that was given if one was, and print its id."""
+    handle = await client.triggers.fire(name, run, input=given[0] if given else UNSET)
     if as_json:
         output.emit({"trigger": name, "run": handle.id})
     else:
@@ -136,26 +138,38 @@ def _tell(view: TriggerView, *, as_json: bool) -> None:
 
 
 def _facts(view: TriggerView) -> list[str]:
-    zone = view.on.zone
-    facts = [f"cron {view.on.expression!r} in {zone}, missed firings: {view.on.catch_up}"]
+    on = view.on
+    facts = [_fires_at(view)]
     facts.append(f"version {view.version or 'the newest at each firing'}")
     text = bytes(view.input).decode()
-    if text != "null":
+    if isinstance(on, Cron) and text != "null":
         cut = text if len(text) <= _INPUT_CHARS_MAX else f"{text[:_INPUT_CHARS_MAX]}…"
         facts.append(f"input {cut}")
     if view.lane:
         facts.append(f"lane {view.lane!r}")
     facts.extend(f"metadata {key}={value}" for key, value in sorted(view.metadata.items()))
-    facts.extend(f"next {_at(at_ms, zone)}" for at_ms in view.next_ms)
+    facts.extend(f"next {_at(at_ms, on)}" for at_ms in view.next_ms)
     if view.fired_ms:
         status = view.run_status or "not there any more"
-        facts.append(f"last {_at(view.fired_ms, zone)}, run {view.run}, {status}")
+        facts.append(f"last {_at(view.fired_ms, on)}, run {view.run}, {status}")
     if view.missed_from_ms:
-        left_out = _at(view.missed_from_ms, zone)
+        left_out = _at(view.missed_from_ms, on)
         if view.missed_to_ms != view.missed_from_ms:
-            left_out += f" to {_at(view.missed_to_ms, zone)}"
+            left_out += f" to {_at(view.missed_to_ms, on)}"
         facts.append(f"left out {left_out}: nobody handled them in time")
     return facts
+
+
+def _fires_at(view: TriggerView) -> str:
+    match view.on:
+        case Cron() as on:
+            return f"cron {on.expression!r} in {on.zone}, missed firings: {on.catch_up}"
+        case Subject() as on:
+            flight = f", at most {on.max_in_flight} runs in flight" if on.max_in_flight else ""
+            waiting = f", {view.waiting} waiting" if view.waiting else ""
+            return f"{described(on)} in stream {view.stream!r}{flight}{waiting}"
+        case _:
+            assert_never(view.on)
 
 
 def _next(view: TriggerView) -> str:
@@ -163,12 +177,13 @@ def _next(view: TriggerView) -> str:
         return ""
     left_ms = view.next_ms[0] - round(time.time() * 1_000)
     late = f"in {age(left_ms)}" if left_ms > 0 else f"{age(-left_ms)} ago"
-    return f"{_at(view.next_ms[0], view.on.zone)} ({late})"
+    return f"{_at(view.next_ms[0], view.on)} ({late})"
 
 
-def _at(at_ms: int, zone: str) -> str:
+def _at(at_ms: int, on: On) -> str:
     """Return a firing as the clocks of its zone show it; '' if there is none."""
     if not at_ms:
         return ""
-    at = datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone(ZoneInfo(zone))
+    zone = ZoneInfo(on.zone if isinstance(on, Cron) else "UTC")
+    at = datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone(zone)
     return f"{at:%a %Y-%m-%d %H:%M:%S %z}"

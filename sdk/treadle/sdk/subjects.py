@@ -11,6 +11,7 @@
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
                   <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
     KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
+    <ns>_CAPTURE_<digest>  a subject of users that triggers start runs for, and no stream held
     <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
@@ -96,6 +97,13 @@ class Subjects:
         self.workflows_stream = f"KV_{self.workflows_bucket}"
         self.workers_stream = f"KV_{self.workers_bucket}"
         self.lanes_stream = f"KV_{self.lanes_bucket}"
+        self.own_streams = frozenset(
+            (
+                *(self.events_stream, self.timers_stream, self.output_stream, self.dead_stream),
+                *(self.steps_stream, self.runs_stream, self.workflows_stream),
+                *(self.workers_stream, self.lanes_stream),
+            )
+        )
         self.all_events = f"{ns}.evt.>"
         self.all_timers = f"{ns}.tmr.>"
         self.all_fired = f"{ns}.fire.>"
@@ -282,6 +290,14 @@ class Subjects:
 
     def trigger_fired(self, name: str) -> str:
         return f"{self.namespace}.fire.trigger.{name}"
+
+    def capture_stream(self, digest: str) -> str:
+        """Stream of a subject that triggers start runs for, given a digest of the subject."""
+        return f"{self.namespace}_CAPTURE_{digest}"
+
+    def source_consumer(self, name: str, nonce: str) -> str:
+        """A trigger's consumer of the stream that holds its messages."""
+        return f"{self.namespace}-{name}-{nonce}"
 
     def parse_trigger(self, subject: str) -> str:
         """Return the name in the subject of a trigger's key, or of its firing."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from treadle.sdk.triggers.trigger import Trigger
+from treadle.sdk.triggers.trigger import Cron, Trigger
 
 ON_TIME_MS = 60_000
 """A firing that is handled within it was not missed: restarts take seconds."""
@@ -27,10 +27,11 @@ class Firings(Protocol):
 
 
 def decide(trigger: Trigger, firings: Firings, changed_ms: int, now_ms: int) -> Trigger:
-    """Return the trigger with what is due at ``now_ms``, the same object if that is nothing new.
+    """Return a cron trigger with what is due at ``now_ms``, the same object if nothing is new.
 
     ``changed_ms`` is when the trigger was stored: with ``next_ms`` 0 its firings begin there.
     """
+    assert isinstance(trigger.on, Cron)
     if trigger.paused:
         return trigger
     first_ms = trigger.next_ms or firings.after(changed_ms)

@@ -14,7 +14,7 @@ from treadle.sdk.client.transcript import Transcript
 from treadle.sdk.client.trigger_view import TriggerView
 from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView, StepView
-from treadle.sdk.triggers.trigger import Cron
+from treadle.sdk.triggers.trigger import Cron, Subject
 
 __all__ = [
     "Client",
@@ -31,6 +31,7 @@ __all__ = [
     "Span",
     "StepView",
     "StreamItem",
+    "Subject",
     "Timeline",
     "Transcript",
     "TriggerView",

@@ -26,7 +26,7 @@ from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
-from treadle.sdk.triggers.trigger import Trigger
+from treadle.sdk.triggers.trigger import Source, Trigger
 
 FULL_S = 1.0
 """How long a client offers a full store what it has to say: whoever waits for the answer acts on
@@ -204,6 +204,14 @@ class Store:
             full_s=full_s,
         )
         return result.stored.sequence if result.stored is not None else 0
+
+    async def undelivered(self, source: Source) -> int:
+        """Return how many messages of a source are not done with; 0 if nobody can say."""
+        try:
+            info = await self.js.api(f"CONSUMER.INFO.{source.stream}.{source.consumer}")
+        except (ApiError, Unknown):
+            return 0
+        return int(info["num_pending"]) + int(info["num_ack_pending"])
 
     async def triggers(self) -> AsyncIterator[tuple[str, Trigger | StoredUnreadable, int]]:
         """Yield every trigger's name, the trigger or what is wrong with it, and when it changed."""

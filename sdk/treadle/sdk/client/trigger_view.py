@@ -10,7 +10,7 @@ from treadle.sdk.messages import NO_RAW
 from treadle.sdk.times import age, date
 from treadle.sdk.triggers.naming import run_id
 from treadle.sdk.triggers.times import firings_of
-from treadle.sdk.triggers.trigger import Cron, Trigger
+from treadle.sdk.triggers.trigger import Cron, On, Trigger
 
 UPCOMING = 5
 OVERDUE_MS = 60_000
@@ -21,7 +21,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     """Where a trigger stands. Times are milliseconds since the epoch."""
 
     name: str
-    on: Cron
+    on: On
     workflow: str
     version: str = ""
     """Version that its runs take; empty is the newest one at the firing."""
@@ -30,7 +30,11 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     lane: str = ""
     paused: bool = False
     next_ms: tuple[int, ...] = ()
-    """The next five firings; none while it is paused."""
+    """Of a cron trigger the next five firings; none while it is paused."""
+    stream: str = ""
+    """Of a subject trigger the stream that holds its messages."""
+    waiting: int = 0
+    """Of a subject trigger how many messages are not done with, if they are counted."""
     fired_ms: int = 0
     """The newest firing that started a run; 0 is none."""
     run: str = ""
@@ -49,10 +53,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
 
 def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> TriggerView:
     """Return the view of a trigger that was stored at ``changed_ms``."""
-    firings = firings_of(trigger.on.expression, trigger.on.zone)
-    upcoming: tuple[int, ...] = ()
-    if not trigger.paused and (first_ms := trigger.next_ms or firings.after(changed_ms)):
-        upcoming = (first_ms, *firings.upcoming(first_ms, UPCOMING - 1))
+    upcoming = _upcoming(trigger, changed_ms)
     return TriggerView(
         name=name,
         on=trigger.on,
@@ -63,6 +64,7 @@ def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> Trigge
         lane=trigger.lane,
         paused=trigger.paused,
         next_ms=upcoming,
+        stream=trigger.source.stream if trigger.source else "",
         fired_ms=trigger.fired_ms,
         run=run_id(name, trigger.fired_ms) if trigger.fired_ms else "",
         missed_from_ms=trigger.missed_from_ms,
@@ -71,6 +73,15 @@ def view_of(name: str, trigger: Trigger, changed_ms: int, now_ms: int) -> Trigge
         failure=trigger.failure,
         notes=_notes(name, trigger, upcoming, now_ms),
     )
+
+
+def _upcoming(trigger: Trigger, changed_ms: int) -> tuple[int, ...]:
+    on = trigger.on
+    if trigger.paused or not isinstance(on, Cron):
+        return ()
+    firings = firings_of(on.expression, on.zone)
+    first_ms = trigger.next_ms or firings.after(changed_ms)
+    return (first_ms, *firings.upcoming(first_ms, UPCOMING - 1)) if first_ms else ()
 
 
 def unreadable(name: str, error: StoredUnreadable) -> TriggerView:
@@ -82,12 +93,14 @@ def _notes(name: str, trigger: Trigger, upcoming: tuple[int, ...], now_ms: int) 
     found: list[Note] = []
     if trigger.paused:
         resume = f"treadle trigger resume {name}"
-        found.append(Note("it is paused, and starts nothing until it is resumed", resume))
+        waits = "" if isinstance(trigger.on, Cron) else "; messages wait in their stream"
+        found.append(Note(f"it is paused, and starts nothing until it is resumed{waits}", resume))
     elif upcoming and now_ms - upcoming[0] > OVERDUE_MS:
         late = age(now_ms - upcoming[0])
         what = f"its firing of {date(upcoming[0])} stands out since {late}: no engine takes it"
         found.append(Note(what, "treadle engine"))
     if trigger.failed_ms > trigger.fired_ms:
-        text = f"its firing of {date(trigger.failed_ms)} started no run: {trigger.failure}"
+        what = "firing" if isinstance(trigger.on, Cron) else "message"
+        text = f"its {what} of {date(trigger.failed_ms)} started no run: {trigger.failure}"
         found.append(Note(text))
     return tuple(found)

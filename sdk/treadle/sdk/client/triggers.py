@@ -33,9 +33,10 @@ from treadle.sdk.errors import (
 from treadle.sdk.ids import check_id
 from treadle.sdk.lanes import check_lane
 from treadle.sdk.tracing import calling
-from treadle.sdk.triggers.naming import SCHEDULED_KEY, TRIGGER_KEY, check_catch_up, check_name
-from treadle.sdk.triggers.times import firings_of
-from treadle.sdk.triggers.trigger import Cron, Trigger
+from treadle.sdk.triggers.kinds import check_on, described, is_same, kind_of
+from treadle.sdk.triggers.naming import OURS, TRIGGER_KEY, check_name
+from treadle.sdk.triggers.source import attach
+from treadle.sdk.triggers.trigger import Cron, On, Source, Subject, Trigger
 from treadle.sdk.wording import Suggestions
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Triggers:
         self,
         name: str,
         workflow: str | Workflow[Any] | WorkflowDefinition,
-        on: Cron,
+        on: On,
         *,
         input: object = None,
         version: str | None = None,
@@ -72,25 +73,30 @@ class Triggers:
 
         Its runs take the workflow's newest version at the firing, or ``version``. Creating the
         same trigger again changes nothing; another one of its name is ``UserError``, unless it is
-        to be replaced. A replaced one stays paused if it was, and with another expression or zone
-        its firings begin anew.
+        to be replaced. A replaced one stays paused if it was, and with another expression, zone
+        or subject its firings begin anew. ``input`` is that of a cron trigger's runs.
         """
         check_name(name)
         wanted = await self._wanted(workflow, on, input, version, metadata, lane)
+        source: Source | None = None
 
         def change(standing: Trigger | None) -> Trigger:
-            if standing is None:
-                return wanted
-            changed = _over(standing, wanted)
+            if standing is None or standing.deleted:
+                dropped = standing.dropped if standing else ()
+                return msgspec.structs.replace(wanted, source=source, dropped=dropped)
+            changed = _over(standing, wanted, source)
             if changed != standing and not replace:
                 raise UserError(
                     f"trigger {name!r} exists and is another one: it starts "
-                    f"{standing.workflow!r} at {standing.on.expression!r} ({standing.on.zone}). "
-                    f"Choose another name, or replace it: replace=True, `treadle trigger create "
-                    f"cron --replace`."
+                    f"{standing.workflow!r} at {described(standing.on)}. Choose another name, or "
+                    "replace it: replace=True, `treadle trigger create ... --replace`."
                 )
             return changed
 
+        found = await self._read(name)
+        planned = change(found[0] if found else None)
+        if isinstance(on, Subject) and planned.source is None:
+            source = await attach(self._store.js, self._store.subjects, name, on)
         await self._change(name, change)
         return await self.get(name)
 
@@ -104,7 +110,8 @@ class Triggers:
             is_requested = document is None and await self._store.last_event(view.run) is not None
             status = document.status if document else "requested" if is_requested else ""
         notes = (*view.notes, *await self._notes(standing))
-        return msgspec.structs.replace(view, run_status=status, notes=notes)
+        waiting = await self._store.undelivered(standing.source) if standing.source else 0
+        return msgspec.structs.replace(view, run_status=status, notes=notes, waiting=waiting)
 
     async def list(self) -> tuple[TriggerView, ...]:
         """Return all triggers by name, without their last runs.
@@ -116,6 +123,7 @@ class Triggers:
             if isinstance(standing, StoredUnreadable)
             else view_of(name, standing, changed_ms, _now_ms())
             async for name, standing, changed_ms in self._store.triggers()
+            if isinstance(standing, StoredUnreadable) or not standing.deleted
         ]
         return tuple(sorted(found, key=lambda view: view.name))
 
@@ -135,8 +143,13 @@ class Triggers:
         subject = self._store.subjects.trigger(name)
         for _ in range(TRIES_MAX):
             found = await self._read(name)
-            if found is None:
+            if found is None or found[0] is None:
                 return
+            if sources := _sources(found[0]):
+                gone = msgspec.structs.replace(found[0], deleted=True, source=None, dropped=sources)
+                if await self._store.put_trigger(name, gone, found[1], FULL_S):
+                    return
+                continue
             try:
                 # A mark, as the tools of key-value buckets leave it: it is what engines are told.
                 done = await self._store.js.attempt(
@@ -148,10 +161,13 @@ class Triggers:
                 return
         raise _busy(name)
 
-    async def fire(self, name: str, id: str | None = None) -> RunHandle:
+    async def fire(
+        self, name: str, id: str | None = None, *, input: object = msgspec.UNSET
+    ) -> RunHandle:
         """Start a run of a trigger now, once, paused or not; the next firing stays as it is.
 
-        The same ``id`` is the same run, as in ``Client.start``.
+        ``input`` is the trigger's own, unless one is given. The same ``id`` is the same run, as
+        in ``Client.start``.
         """
         standing, _ = await self._require(name)
         version = standing.version or await self._store.latest(standing.workflow)
@@ -161,6 +177,10 @@ class Triggers:
         origin = calling.origin(None)
         lane = standing.lane or None
         raw = bytes(standing.input)
+        if input is not msgspec.UNSET:
+            raw = payload.encode(f"input of workflow {standing.workflow!r}", input)
+            definition = await self._store.definition(standing.workflow, version)
+            requests.check_input(definition, raw)
         run = await requests.start(
             self._store, standing.workflow, version, raw, id, metadata, lane, origin
         )
@@ -172,20 +192,26 @@ class Triggers:
     async def _wanted(
         self,
         workflow: str | Workflow[Any] | WorkflowDefinition,
-        on: Cron,
+        on: On,
         input: object,
         version: str | None,
         metadata: Mapping[str, str] | None,
         lane: str | None,
     ) -> Trigger:
-        check_catch_up(on.catch_up)
-        firings_of(on.expression, on.zone)
+        check_on(on)
         if not isinstance(workflow, str):
             await self._client.register(workflow)
             workflow = workflow.name
         check_id("workflow name", workflow)
         raw = payload.encode(f"input of workflow {workflow!r}", input)
-        requests.check_input(await self._client.workflow(workflow, version), raw)
+        definition = await self._client.workflow(workflow, version)
+        if isinstance(on, Cron):
+            requests.check_input(definition, raw)
+        elif input is not None:
+            raise UserError(
+                f"a trigger of kind {kind_of(on)} has no input of its own: what comes in is the "
+                "input of its runs. Leave input out."
+            )
         return Trigger(
             on=on,
             workflow=workflow,
@@ -212,13 +238,14 @@ class Triggers:
     ) -> tuple[Trigger | None, int, int] | None:
         """Return a trigger, its revision and when it was stored; None if there is none."""
         found = await self._store.trigger(name)
-        return found if found and (found[0] or or_deleted) else None
+        is_there = found is not None and found[0] is not None and not found[0].deleted
+        return found if is_there or or_deleted else None
 
     async def _require(self, name: str) -> tuple[Trigger, int]:
         check_id("trigger name", name)
         found = await self._read(name)
         if found is None or found[0] is None:
-            names = [each async for each, _, _ in self._store.triggers()]
+            names = [view.name for view in await self.list()]
             raise UnknownTrigger(name, Suggestions().nearest(name, names))
         return found[0], found[2]
 
@@ -231,6 +258,8 @@ class Triggers:
             which = f"version {standing.version} of workflow" if standing.version else "workflow"
             text = f"{which} {name!r} is not registered, so a firing starts no run"
             return (Note(text, "treadle workflow register FILE"),)
+        if not isinstance(standing.on, Cron):
+            return ()
         try:
             requests.check_input(definition, bytes(standing.input))
         except InvalidPayload as exc:
@@ -238,12 +267,13 @@ class Triggers:
         return ()
 
 
-def _over(standing: Trigger, wanted: Trigger) -> Trigger:
-    """Return the standing trigger with what is wanted of it, as far as it had come."""
-    is_same_time = (standing.on.expression, standing.on.zone) == (
-        wanted.on.expression,
-        wanted.on.zone,
-    )
+def _over(standing: Trigger, wanted: Trigger, source: Source | None) -> Trigger:
+    """Return the standing trigger with what is wanted of it, as far as it had come.
+
+    ``source`` is the new one, if it is to have another.
+    """
+    is_as_before = is_same(standing.on, wanted.on)
+    dropped = () if is_as_before else _sources(standing)
     return msgspec.structs.replace(
         standing,
         on=wanted.on,
@@ -252,12 +282,19 @@ def _over(standing: Trigger, wanted: Trigger) -> Trigger:
         input=wanted.input,
         metadata=wanted.metadata,
         lane=wanted.lane,
-        next_ms=standing.next_ms if is_same_time else 0,
+        next_ms=standing.next_ms if is_as_before else 0,
+        due=standing.due if isinstance(wanted.on, Cron) else (),
+        source=standing.source if is_as_before else source,
+        dropped=standing.dropped if is_as_before else dropped,
     )
 
 
+def _sources(trigger: Trigger) -> tuple[Source, ...]:
+    return (*trigger.dropped, *((trigger.source,) if trigger.source else ()))
+
+
 def _paused(name: str, standing: Trigger | None, *, is_paused: bool) -> Trigger:
-    if standing is None:
+    if standing is None or standing.deleted:
         raise UnknownTrigger(name)
     if standing.paused == is_paused:
         return standing
@@ -265,7 +302,7 @@ def _paused(name: str, standing: Trigger | None, *, is_paused: bool) -> Trigger:
 
 
 def _without_ours(metadata: dict[str, str]) -> dict[str, str]:
-    for key in (TRIGGER_KEY, SCHEDULED_KEY):
+    for key in OURS:
         if key in metadata:
             raise UserError(
                 f"metadata {key!r} is set by the trigger itself in each run that it starts. "

@@ -11,7 +11,8 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What could not be processed, or a run that failed, with all that is needed to replay it."""
 
     reason: str
-    """``run_failed``, ``corrupt_event``, ``poison_event``, ``unknown_run``."""
+    """``run_failed``, ``corrupt_event``, ``poison_event``, ``unknown_run``; ``unusable_message`` on
+    the subject of a trigger."""
     run: str
     workflow: str = ""
     step: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 
 from treadle.sdk.errors import UserError
@@ -15,6 +16,12 @@ CATCH_UPS: tuple[CatchUp, ...] = ("skip", "last", "all")
 TRIGGER_KEY = "trigger"
 SCHEDULED_KEY = "scheduled_at"
 """Keys of a run's metadata that name its trigger, and the time the firing was scheduled for."""
+SUBJECT_KEY = "subject"
+MESSAGE_KEY = "message"
+"""Keys of a run's metadata that name the message which started it: ``<stream>:<sequence>``."""
+OURS = (TRIGGER_KEY, SCHEDULED_KEY, SUBJECT_KEY, MESSAGE_KEY)
+"""Keys of metadata that triggers set."""
+_DIGEST_CHARS = 16
 
 
 def check_name(name: object) -> str:
@@ -44,6 +51,19 @@ def check_catch_up(catch_up: str) -> CatchUp:
 def run_id(name: str, firing_ms: int) -> str:
     """Return the id of the run that a firing starts: whoever starts it, it is one run."""
     return f"{name}-{_utc(firing_ms):%Y%m%dT%H%M%SZ}"
+
+
+def message_run_id(name: str, stream: str, sequence: int, stored_us: int) -> str:
+    """Return the id of the run that a message starts, however often it is delivered.
+
+    Its time is a part of it: the sequences of a stream that was made anew begin anew.
+    """
+    return f"{name}-{digest(f'{stream}:{sequence}:{stored_us}')}"
+
+
+def digest(text: str) -> str:
+    """Return 64 bits of a text's hash, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
 def scheduled_at(firing_ms: int) -> str:

@@ -25,10 +25,34 @@ class Cron(msgspec.Struct, frozen=True, tag="cron", tag_field="kind"):
     catch_up: CatchUp = "skip"
 
 
+class Subject(msgspec.Struct, frozen=True, tag="subject", tag_field="kind", omit_defaults=True):
+    """Fires at each message on a NATS subject; the message, as JSON, is the input of the run."""
+
+    subject: str
+    """It may have wildcards: ``orders.*``, ``orders.>``."""
+    max_in_flight: int = 0
+    """Runs of it that are under way at once; further messages wait in their stream. 0 is any."""
+
+
+On = Cron | Subject
+"""What a trigger fires at: its kind."""
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where the messages of a subject trigger are: a stream, and the trigger's consumer of it."""
+
+    stream: str
+    consumer: str
+    first: int = 0
+    """Sequence from which its messages count; 0 is all that the stream holds."""
+    is_captured: bool = False
+    """The stream was made for triggers, because none held the subject."""
+
+
 class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A trigger as it stands. Another kind of ``on`` is another kind of trigger."""
 
-    on: Cron
+    on: On
     workflow: str
     version: str = ""
     """Content hash of the version that its runs take; empty is the newest one at the firing."""
@@ -51,6 +75,12 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The newest firing that could not start its run; 0 is none."""
     failure: str = ""
     """Why it could not."""
+    source: Source | None = None
+    """Of a subject trigger: where its messages are."""
+    dropped: tuple[Source, ...] = ()
+    """Sources it had before: engines remove what they have left, and then this."""
+    deleted: bool = False
+    """It is to go: engines remove what it has left, and then the value."""
     write: str = ""
     """Nonce of the write: recognises a compare-and-set whose acknowledgement was lost."""
 

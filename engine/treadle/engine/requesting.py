@@ -1,0 +1,57 @@
+"""Runs that triggers ask for: each is requested under the id that its trigger gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.client.store import Store
+from treadle.sdk.lanes import lane_key
+from treadle.sdk.messages import RunRequested
+from treadle.sdk.subjects import Subjects, request_id
+from treadle.sdk.tracing.calling import origin
+from treadle.sdk.triggers.naming import TRIGGER_KEY
+from treadle.sdk.triggers.trigger import Trigger
+
+
+class Requests:
+    """Requests runs of a namespace."""
+
+    def __init__(self, js: JetStream, subjects: Subjects, store: Store) -> None:
+        self._js = js
+        self._subjects = subjects
+        self._store = store
+
+    async def is_known(self, run: str) -> bool:
+        """Return whether a run was requested, or has begun."""
+        return bool(await self._store.last_event(run) or await self._store.document(run))
+
+    async def version(self, trigger: Trigger) -> str | None:
+        """Return the version that the trigger's runs take; None if it is not registered."""
+        return trigger.version or await self._store.latest(trigger.workflow)
+
+    async def store(
+        self,
+        name: str,
+        trigger: Trigger,
+        run: str,
+        version: str,
+        input: msgspec.Raw,
+        metadata: Mapping[str, str],
+    ) -> None:
+        """Request a run. Requested twice, it is one run."""
+        request = RunRequested(
+            workflow=trigger.workflow,
+            definition=version,
+            input=input,
+            metadata={**trigger.metadata, TRIGGER_KEY: name, **metadata},
+            lane=trigger.lane,
+            trace=origin(None).ref,
+        )
+        subject = self._subjects.event(run)
+        if trigger.lane:
+            subject = self._subjects.request(run, lane_key(trigger.lane))
+        data = msgspec.json.encode(request)
+        await self._js.store(subject, data, message_id=request_id(run, "start", TRIGGER_KEY))
