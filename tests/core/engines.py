@@ -23,6 +23,7 @@ from treadle.engine.core import (
     advance,
     apply,
     effects,
+    pausing,
     request,
 )
 from treadle.engine.core.bounds import spent_by
@@ -69,6 +70,8 @@ def handle(world: World, event: Any, moment: Moment) -> Generator[None, None, No
         case TimerFired() if event.type:
             facts += yield from _settle(world, event.step, event, moment)
         case ResumeRequested():
+            if not event.step:
+                yield from _fold(world, event, moment)
             for step_id in list(world.registers):
                 facts += yield from _settle(world, step_id, event, moment)
         case MessageSent():
@@ -101,7 +104,8 @@ def _settle(
         head = event.head if isinstance(event, Settle) else world.heads[step_id]
         yield
         newest = world.newest(step_id) if getattr(event, "takes_messages", False) else 0
-        new = advance(step, placed, event, moment, newest)
+        is_paused = world.is_known_paused()
+        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
         if new is placed.register:
             return _moved_on(world, step_id)
         yield
@@ -124,14 +128,32 @@ def _after(
         found = world.newest_message(step_id)
         if found is None:
             break
-        new = advance(world.plan.work(step_id), placed, *found)
+        is_paused = world.is_known_paused()
+        new = advance(world.plan.work(step_id), placed, *found, is_paused=is_paused)
         if new is placed.register:
             break
         yield
         # No execution holds it, so nobody else moves the head but with the register.
         world.put_register(step_id, new, placed.sequence)
         placed, moves = world.registers[step_id], True
+    if (yield from _released(world, step_id)):
+        placed, moves = world.registers[step_id], True
     return _told(step_id, placed, moves=moves)
+
+
+def _released(world: World, step_id: str) -> Generator[None, None, bool]:
+    """Whoever has held a register looks whether the run was resumed meanwhile."""
+    is_moved = False
+    while isinstance(register := world.registers[step_id].register, Parked) and register.paused:
+        head = world.heads[step_id]
+        yield
+        run = world.document
+        if run is None or run.is_paused or run.is_terminal:
+            break
+        task = pausing.release(register, pausing.resume_of(run))
+        yield
+        is_moved = world.put_register(step_id, task, head) or is_moved
+    return is_moved
 
 
 def _moved_on(world: World, step_id: str) -> list[RunEvent]:
@@ -148,6 +170,8 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
     register, position = placed.register, placed.sequence
     parent = register.parent
     match register:
+        case Parked(paused=True):
+            return []
         case Ended():
             outcome, iterations = register.outcome, register.iterations
             failure, spent = register.failure, register.spent
@@ -181,7 +205,10 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 step = world.plan.steps[command.step]
                 assert isinstance(step, WorkStep)
                 task = effects.first_task(world.plan, new, step, world.input_of(step))
-                world.put_register(command.step, task, 0)
+                now = Moment(new.run, task.parent, task.started_ms)
+                first = pausing.hold(task, now) if new.is_paused else task
+                world.put_register(command.step, first, 0)
+                yield from _released(world, command.step)
                 world.set_timers(command.step)
             case effects.EndRegister():
                 yield from _end(world, command)
@@ -189,7 +216,7 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 world.timers[command.id] = command
             case effects.ClearTimers():
                 world.timers.clear()
-            case effects.NotifyCancel():
+            case effects.NotifyCancel() | effects.SettlePause():
                 pass
 
 

@@ -33,6 +33,7 @@ from treadle.sdk.messages import (
     LiveRegister,
     MessageSent,
     Parked,
+    PauseRequested,
     Register,
     ResumeRequested,
     RunRequested,
@@ -274,6 +275,10 @@ def live_registers(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> LiveRegis
     kind = draw(st.sampled_from((Task, Delayed, Sleeping, Parked)))
     if kind is Task:
         return task
+    if kind is Parked and draw(st.booleans()):
+        return Parked(
+            parent="e51", task=task, reason="paused", parked_ms=draw(times_ms), paused=True
+        )
     if kind is Parked:
         reason = draw(st.sampled_from(("max_iterations", "max_duration")))
         waits = draw(st.booleans()) if task.loop and not task.wrap_up else False
@@ -417,6 +422,8 @@ run_events = st.one_of(
     answers,
     timers,
     st.builds(CancelRequested, reason=st.just("asked")),
+    st.builds(PauseRequested, reason=st.just("held")),
+    resumes,
     st.just(RunRequested(workflow="w", definition="h")),
 )
 

@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     MessageSent,
     Parked,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -43,6 +44,8 @@ CLIENT_EVENTS = (
     SignalReceived(name="go", id="s1"),
     SignalReceived(name="stop", id="s2"),
     ResumeRequested(),
+    PauseRequested(),
+    PauseRequested(reason="again"),
     ResumeRequested(add_iterations=1),
     ResumeRequested(add_iterations=3, add_duration_ms=100_000),
     ResumeRequested(add_iterations=1, add_spending=SpendingLimits(tool_calls=2)),
@@ -95,6 +98,10 @@ class AnyOrder(RuleBasedStateMachine):
         for engine in pair:
             for _ in engine:
                 pass
+
+    @rule(knows=st.booleans())
+    def engines_hear_of_pauses_or_are_late(self, knows: bool) -> None:
+        self.world.knows_pauses = knows
 
     @precondition(lambda self: self.world.unacked)
     @rule()
@@ -252,6 +259,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert world.document is not None
         world.now_ms += 10_000
         world.fire_timers()
+        if world.document.is_paused:
+            world.store(ResumeRequested())
         for step_id, placed in list(world.registers.items()):
             match placed.register:
                 case Task(loop=is_loop, iteration=iteration):

@@ -78,6 +78,8 @@ class World:
         """Tool calls that really happened in an iteration, all its executions together."""
         self.given_out: dict[tuple[str, int], Task] = {}
         """Every task that there was, by step and token."""
+        self.knows_pauses = True
+        """Whether the engine that acts now knows of the pauses that are stored."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -168,6 +170,10 @@ class World:
     def input_of(self, step: Step) -> Inline:
         """Return the input of a step's first task; any value that is its own will do."""
         return Inline(msgspec.Raw(b'"input of %b"' % step.id.encode()))
+
+    def is_known_paused(self) -> bool:
+        """What an engine knows that is about to move a register: a late one knows less."""
+        return self.knows_pauses and self.document is not None and self.document.is_paused
 
     # ---------------------------------------------------------------- workers
 
@@ -340,6 +346,7 @@ class World:
         assert self.document is not None
         if self.document.is_terminal:
             return
+        assert (self.document.status == "paused") == self.document.is_paused
         for step_id, placed in self.registers.items():
             entry = self.document.steps[step_id]
             if entry.status == "cancelled":
@@ -351,6 +358,9 @@ class World:
                         register.outcome,
                         register.iterations,
                     )
+                case Parked(paused=True):
+                    assert self.document.is_paused, "nothing stays held of a run that goes on"
+                    assert entry.status in ("active", "parked")
                 case Parked() as register:
                     assert entry.status == "parked"
                     reason = WAITING if register.waits else register.reason

@@ -9,10 +9,12 @@ import msgspec
 
 from treadle.engine.core import effects
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import Plan
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
 from treadle.engine.lanes import Lanes
+from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
@@ -39,6 +41,7 @@ class Driver:
         inputs: Inputs,
         timers: Timers,
         lanes: Lanes,
+        pauses: Pauses,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -47,6 +50,7 @@ class Driver:
         self._inputs = inputs
         self._timers = timers
         self._lanes = lanes
+        self._pauses = pauses
 
     async def drive(self, plan: Plan | None, run: RunDocument) -> None:
         """Make true everything that a document as it stands asks for."""
@@ -86,6 +90,8 @@ class Driver:
                 self._notify(run, command)
             case effects.SettleLane():
                 await self._lanes.settle(Lane.named(run.lane, run.domain))
+            case effects.SettlePause():
+                await self._pauses.settle(run)
             case _:
                 assert_never(command)
 
@@ -98,8 +104,10 @@ class Driver:
             return
         step = plan.work(step_id)
         task = effects.first_task(plan, run, step, await self._inputs.of_step(plan, run, step))
-        placed = await self._registers.create(address, task)
+        first = hold(task, Moment(run.run, task.parent, task.started_ms)) if run.is_paused else task
+        placed = await self._registers.create(address, first)
         failpoints.reach("engine.register-created")
+        placed = await self._steps.released(address, placed)
         await self._steps.set_timers(address, placed.register)
 
     def _address(self, plan: Plan, run: RunDocument, step_id: str) -> RegisterAddress:

@@ -26,6 +26,7 @@ from treadle.engine.lane_log import LaneLog
 from treadle.engine.lanes import Lanes
 from treadle.engine.last_resort import LastResort
 from treadle.engine.overdue import Overdue
+from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Registers
 from treadle.engine.requesting import Requests
 from treadle.engine.retention import RETENTION_S, Retention
@@ -109,7 +110,7 @@ class Engine:
             js = JetStream(connection, message_ids=self._settings.message_ids)
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
-            intake, lanes = _wire(connection, js, subjects, registers)
+            intake, lanes, pauses = _wire(connection, js, subjects, registers)
             takeover = Takeover(
                 js,
                 subjects,
@@ -120,7 +121,7 @@ class Engine:
             )
             me = (self._settings, self._name, takeover.incarnation)
             async with self._tracing.beside(*me), counting(self._meter, *me):
-                await self._serve(js, subjects, intake, takeover, lanes)
+                await self._serve(js, subjects, intake, takeover, lanes, pauses)
         finally:
             await connection.close()
 
@@ -141,11 +142,13 @@ class Engine:
         intake: Intake,
         takeover: Takeover,
         lanes: Lanes,
+        pauses: Pauses,
     ) -> None:
         async def catch_up() -> None:
             for partition in range(subjects.partitions):
                 await _catch_up(js, subjects, partition, intake)
 
+        await pauses.start()
         for partition in range(subjects.partitions):
             consumer = subjects.engine_consumer(partition)
             await self._pull(js, subjects.events_stream, consumer, partial(intake.take, "e"))
@@ -158,7 +161,8 @@ class Engine:
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
-        sweeping = [asyncio.create_task(each.run()) for each in (retention, overdue, lanes, pulls)]
+        sweeps = (retention, overdue, lanes, pulls, pauses)
+        sweeping = [asyncio.create_task(each.run()) for each in sweeps]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
         await self._stopping.wait()
@@ -195,20 +199,21 @@ class Engine:
 
 def _wire(
     connection: Connection, js: JetStream, subjects: Subjects, registers: Registers
-) -> tuple[Intake, Lanes]:
+) -> tuple[Intake, Lanes, Pauses]:
     dead_letters = DeadLetters(js, subjects)
     documents, definitions = Documents(js, subjects), Definitions(js, subjects)
     timers = Timers(js, subjects)
     inputs = Inputs(js, subjects, registers)
-    steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects))
+    pauses = Pauses(js, subjects, documents)
+    steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects), pauses)
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
-    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes)
+    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes, pauses)
     runs = Runs(
         documents, registers, definitions, steps, driver, inputs, dead_letters, floor, lanes
     )
     last_resort = LastResort(js, subjects, documents, definitions, driver, dead_letters)
-    return Intake(subjects, runs, last_resort, dead_letters), lanes
+    return Intake(subjects, runs, last_resort, dead_letters), lanes, pauses
 
 
 def _triggers(js: JetStream, subjects: Subjects) -> tuple[Triggers, TriggerPulls]:

@@ -162,9 +162,9 @@ class Registers:
                 return Conflict(register)
             head = newest_sequence
 
-    async def create(self, address: RegisterAddress, task: Task) -> Placed:
+    async def create(self, address: RegisterAddress, first: Register) -> Placed:
         """Make the register exist; return what stands, which may be anything."""
-        outcome = await self.move(address, task, token=0, head=0, follow=False)
+        outcome = await self.move(address, first, token=0, head=0, follow=False)
         if isinstance(outcome, Moved):
             return outcome.placed
         assert outcome.head is not None

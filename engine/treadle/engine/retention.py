@@ -77,6 +77,7 @@ class Retention:
         # Its timers were cleared when it ended; one may have fired in that moment.
         await self._js.purge(subjects.timers_stream, subjects.timers_of_run(run.run))
         await self._js.purge(subjects.timers_stream, subjects.fired_of_run(run.run))
+        await self._js.purge(subjects.workflows_stream, subjects.pause(run.run))
         with contextlib.suppress(ServerUnsuitable):  # Nobody needs that stream.
             await self._js.purge(subjects.output_stream, subjects.output_of_run(run.run))
         await self._js.purge(subjects.runs_stream, subjects.run_document(run.run))

@@ -43,6 +43,7 @@ from treadle.sdk.messages import (
     LaneGranted,
     MessageSent,
     Parked,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -162,7 +163,13 @@ class Runs:
     ) -> list[tuple[RunEvent, Moment]]:
         event, moment = pending.event, pending.moment
         match event:
-            case RunRequested() | LaneGranted() | SignalReceived() | CancelRequested():
+            case (
+                RunRequested()
+                | LaneGranted()
+                | SignalReceived()
+                | CancelRequested()
+                | PauseRequested()
+            ):
                 if isinstance(event, RunRequested):
                     self._inputs.outputs.put(moment.id, event.input)
                 return [(event, moment)]
@@ -179,7 +186,15 @@ class Runs:
         """Move parked steps on; a step that is not parked reads its messages by itself.
 
         A message to an approval is for the document, which it may decide.
+
+        A pause is over before the steps that it held are looked at: one of them may be held in
+        this moment, and whoever holds it looks at the document after it.
         """
+        if isinstance(event, ResumeRequested) and not event.step:
+            if not await self._fold(pending.moment.run, [(event, pending.moment)], pending.domain):
+                later.add(pending)
+                return []
+            failpoints.reach("engine.run-resumed")
         version = await self._documents.read(pending.moment.run)
         plan = await self._plan(version)
         if version is None or plan is None:

@@ -21,9 +21,11 @@ from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live,
 from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.pausing import hold, release, resume_of
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.inbox import Inbox
+from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
@@ -72,12 +74,14 @@ class Steps:
         definitions: Definitions,
         timers: Timers,
         inbox: Inbox,
+        pauses: Pauses,
     ) -> None:
         self._registers = registers
         self._documents = documents
         self._definitions = definitions
         self._timers = timers
         self._inbox = inbox
+        self._pauses = pauses
 
     async def handle(
         self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
@@ -122,7 +126,8 @@ class Steps:
             return Answer.LATER
         step = plan.work(address.step)
         newest = await self._newest(address, event)
-        new = advance(step, placed, event, moment, newest)
+        is_paused = await self._pauses.holds(address.run)
+        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
         if new is register:
             if isinstance(event, TimerFired):
                 # Fired early: the redo of an older event has replaced the schedule that stands.
@@ -140,6 +145,8 @@ class Steps:
             # from the checkpoint that stands.
             assert isinstance(register, Task)
             again = lost(register, moment)
+            if is_paused:
+                again = hold(again, moment)
             outcome = await self._move(
                 address, register, again, moment, token=token, head=token, follow=True
             )
@@ -191,6 +198,9 @@ class Steps:
         if _waits(placed.register):
             standing = await self._woken(address, placed)
             moves, placed = standing is not placed, standing
+        if _is_held(placed.register):
+            standing = await self.released(address, placed)
+            moves, placed = standing is not placed, standing
         if moves and is_live(placed.register) and not isinstance(placed.register, Parked):
             return resumed_fact(address.step, placed)
         return _fact(address.step, placed)
@@ -212,7 +222,8 @@ class Steps:
             if plan is None:
                 return placed
             step = plan.work(address.step)
-            new = advance(step, placed, message.event, message.moment)
+            is_paused = await self._pauses.holds(address.run)
+            new = advance(step, placed, message.event, message.moment, is_paused=is_paused)
             if new is placed.register:
                 return placed
             assert is_live(placed.register)
@@ -234,6 +245,31 @@ class Steps:
                 continue
             placed = outcome.placed
             failpoints.reach("engine.register-woken")
+            await self.set_timers(address, placed.register)
+        return placed
+
+    async def released(self, address: RegisterAddress, placed: Placed) -> Placed:
+        """Release a register that was just held if its run was resumed meanwhile.
+
+        Whoever resumed it may have looked at the register before it was held.
+        """
+        while _is_held(placed.register):
+            failpoints.reach("engine.register-held")
+            version = await self._documents.read(address.run)
+            if version is None or version.run.is_paused or version.run.is_terminal:
+                return placed
+            task = release(placed.register, resume_of(version.run))
+            token = placed.sequence
+            outcome = await self._registers.move(
+                address, task, token=token, head=token, follow=True
+            )
+            assert not isinstance(outcome, Conflict)
+            if isinstance(outcome, Fenced):
+                if outcome.head is None:
+                    return placed
+                placed = outcome.head
+                continue
+            placed = outcome.placed
             await self.set_timers(address, placed.register)
         return placed
 
@@ -294,6 +330,10 @@ def _waits(register: Register) -> TypeGuard[Parked]:
     return isinstance(register, Parked) and register.waits
 
 
+def _is_held(register: Register) -> TypeGuard[Parked]:
+    return isinstance(register, Parked) and register.paused
+
+
 def _needs_timers(register: Register, deadline_before_ms: int) -> bool:
     if isinstance(register, Sleeping | Parked):
         return register.due_ms > 0
@@ -313,7 +353,7 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
                 placed.sequence,
                 register.spent,
             )
-        case Parked():
+        case Parked(paused=False):
             return StepParked(
                 step,
                 register.reason,

@@ -43,6 +43,7 @@ STYLES = {
     "failed": "bold red",
     "cancelled": "yellow",
     "parked": "bold yellow",
+    "paused": "bold yellow",
     "running": "cyan",
     "active": "cyan",
     "requested": "dim",

@@ -78,7 +78,7 @@ def list_(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only requested, queued, running, parked, completed, failed or cancelled.",
+            help="Only requested, queued, running, paused, parked, completed, failed or cancelled.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
@@ -179,6 +179,22 @@ def cancel(
 
 
 @app.command()
+def pause(
+    run: RunId,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")
+    ] = "",
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start nothing more of a run until it is resumed."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.pause(client, run, reason, as_json=json))
+
+
+@app.command()
 def resume(
     run: RunId,
     step: Annotated[
@@ -208,7 +224,7 @@ def resume(
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
-    """Move a parked run on, with a raised bound."""
+    """End the pause of a run, and move its parked steps on, with a raised bound."""
     from treadle.cli import runs
 
     iterations = options.read_count("--max-iterations", max_iterations)

@@ -23,7 +23,10 @@ from treadle.sdk.errors import (
 )
 from treadle.sdk.settings import Settings
 
-STATUSES = ("requested", "queued", "running", "parked", "completed", "failed", "cancelled")
+STATUSES = (
+    *("requested", "queued", "running", "paused", "parked"),
+    *("completed", "failed", "cancelled"),
+)
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
 _PRETTY = 2
@@ -192,6 +195,11 @@ async def result(client: Client, run_id: str, timeout_s: float | None, *, as_jso
 async def cancel(client: Client, run_id: str, reason: str, *, as_json: bool) -> int:
     await client.cancel(run_id, reason)
     return _asked(run_id, "cancel", as_json=as_json)
+
+
+async def pause(client: Client, run_id: str, reason: str, *, as_json: bool) -> int:
+    await client.pause(run_id, reason)
+    return _asked(run_id, "pause", as_json=as_json)
 
 
 async def resume(

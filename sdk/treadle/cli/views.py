@@ -80,6 +80,9 @@ def _facts(view: RunView) -> list[str]:
     facts = [f"requested {date(view.requested_ms)}, version {view.definition}"]
     if view.ended_ms:
         facts.append(f"ended {date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}")
+    if view.pause is not None:
+        why = f": {view.pause.reason}" if view.pause.reason else ""
+        facts.append(f"paused {date(view.pause.since_ms)}{why}")
     if view.lane:
         facts.append(f"lane {view.lane}")
     if view.failure is not None:
@@ -121,6 +124,8 @@ def _doing(step: StepView) -> str:
             text = f"goes on in {age(left_ms)}" if left_ms > 0 else "is due"
         case "parked":
             text = f"parked {age(_now_ms() - step.since_ms)} ago"
+        case "paused":
+            text = "held, the run is paused"
         case "waiting":
             text = f"waits {age(_now_ms() - step.since_ms)} for a message"
             if step.due_ms:

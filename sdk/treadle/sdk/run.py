@@ -14,7 +14,7 @@ from treadle.sdk.definition import SleepStep, Step, WaitStep
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
-RunStatus = Literal["queued", "running", "parked", "completed", "failed", "cancelled"]
+RunStatus = Literal["queued", "running", "paused", "parked", "completed", "failed", "cancelled"]
 StepStatus = Literal[
     "waiting", "deciding", "active", "parked", "completed", "skipped", "failed", "cancelled"
 ]
@@ -51,6 +51,28 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     """What the step has used, known when it has ended or parked."""
 
 
+class Pause(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The newest pause of a run and the newest resume: the one that was stored later counts."""
+
+    event: str = ""
+    """Id of the event that paused the run; empty is none."""
+    reason: str = ""
+    since_ms: int = 0
+    resumed: str = ""
+    """Id of the event that resumed it; empty is none."""
+    resumed_ms: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """True while nothing may start."""
+        return sequence_of(self.event) > sequence_of(self.resumed)
+
+
+def sequence_of(event: str) -> int:
+    """Return the sequence in an event's id; 0 for no event."""
+    return int(event[1:]) if event else 0
+
+
 class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """State of one run. ``status`` never leaves a terminal value."""
 
@@ -75,6 +97,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     ended_ms: int = 0
     lane: str = ""
     """The run is queued until every earlier request of this lane is over; empty is no lane."""
+    pause: Pause | None = None
+    """Whether nothing may start; None if nobody has ever paused or resumed the run."""
     steps: dict[str, StepEntry] = {}
     signals: dict[str, tuple[int, ...]] = {}
     """Signals that no step has consumed: name to event sequences, oldest first."""
@@ -98,6 +122,11 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     def is_terminal(self) -> bool:
         """True when the status can change no more."""
         return self.status in TERMINAL
+
+    @property
+    def is_paused(self) -> bool:
+        """True while nothing of the run may start."""
+        return self.pause is not None and self.pause.holds
 
 
 def has_output(run: RunDocument, step: Step) -> bool:

@@ -11,6 +11,7 @@
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
                   <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
     KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
+                       $KV.<ns>_workflows._paused.<run>.p       which runs are paused: a hint
     <ns>_CAPTURE_<digest>  a subject of users that triggers start runs for, and no stream held
     <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
@@ -115,6 +116,7 @@ class Subjects:
         self.all_runs = f"$KV.{self.runs_bucket}.>"
         self.all_workflows = f"$KV.{self.workflows_bucket}.>"
         self.all_triggers = f"$KV.{self.workflows_bucket}._trigger.*.t"
+        self.all_pauses = f"$KV.{self.workflows_bucket}._paused.*.p"
         self.all_trigger_firings = f"{ns}.fire.trigger.*"
         self.all_workers = f"$KV.{self.workers_bucket}.>"
         self.all_lanes = f"$KV.{self.lanes_bucket}.>"
@@ -283,6 +285,14 @@ class Subjects:
     def trigger(self, name: str) -> str:
         """Key of a trigger, in the workflows bucket: one token longer than a workflow's newest."""
         return f"$KV.{self.workflows_bucket}._trigger.{name}.t"
+
+    def pause(self, run: str) -> str:
+        """Key that marks a paused run, in the workflows bucket: no version's hash is ``p``."""
+        return f"$KV.{self.workflows_bucket}._paused.{run}.p"
+
+    def parse_pause(self, subject: str) -> str:
+        """Return the run in the subject of such a key."""
+        return subject.split(".")[-2]
 
     def trigger_timer(self, name: str) -> str:
         """Schedule of a trigger: one token longer than those of a run that has its name."""

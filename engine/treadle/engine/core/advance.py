@@ -8,6 +8,7 @@
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
     Parked(waits) ──message | wake──> Task
     any live value ──bound──> Ended(failed) | Task(wrap_up) | Parked
+    whatever gives a Task, of a paused run ──> Parked(paused) ──resume──> Task
 
 This is the only door to a register. It knows nothing of NATS, clocks or the run document. An
 event that does not hold the token of the register's present value, or asks for a move that is
@@ -26,6 +27,7 @@ import msgspec
 
 from treadle.engine.core import bounds
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.engine.core.retry import draw, is_exhausted, loss_delay_ms, retry_delay_ms
 from treadle.sdk import asks, spending
@@ -80,13 +82,25 @@ def is_live(register: Register) -> TypeGuard[LiveRegister]:
 
 
 def advance(
-    step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest: int = 0
+    step: Work,
+    at: Placed,
+    event: RegisterEvent,
+    moment: Moment,
+    newest: int = 0,
+    *,
+    is_paused: bool = False,
 ) -> Register:
     """Return the register's next value, or the same object when the event is stale.
 
     ``newest`` is the sequence of the newest message to the step; 0 is none. Only a verdict that
-    takes messages asks for it, and it has to know those stored before the verdict.
+    takes messages asks for it, and it has to know those stored before the verdict. ``is_paused``
+    says that the run is paused, so that no task is given out.
     """
+    new = _moved(step, at, event, moment, newest)
+    return hold(new, moment) if is_paused and new is not at.register else new
+
+
+def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest: int) -> Register:
     register = at.register
     if isinstance(register, Ended):
         return register

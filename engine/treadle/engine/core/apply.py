@@ -5,6 +5,7 @@
     running ──a step failed and nothing handles it, the run's deadline──> failed
     queued | running | parked ──CancelRequested──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
+    running | parked <──ResumeRequested── paused <──PauseRequested── running | parked
 
 This is the only door to a run document; before it is stored, the conditions of the steps whose
 turn it has become are asked (``progress.decided``). An event that changes nothing (it was applied
@@ -18,7 +19,7 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import waits
+from treadle.engine.core import pausing, waits
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -31,6 +32,8 @@ from treadle.sdk.messages import (
     Failure,
     LaneGranted,
     MessageSent,
+    PauseRequested,
+    ResumeRequested,
     RunRequested,
     SignalReceived,
     TimerFired,
@@ -47,6 +50,8 @@ RunEvent = (
     | SignalReceived
     | MessageSent
     | CancelRequested
+    | PauseRequested
+    | ResumeRequested
     | TimerFired
     | StepEnded
     | StepParked
@@ -118,7 +123,12 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             if run.undoing_since == moment.id:
                 return run
             failure = Failure("cancelled", event.reason, retryable=False)
+            run = pausing.lifted(run, moment)
             return stop(plan, run, "cancelled", moment, failure=failure)
+        case PauseRequested():
+            return pausing.paused(run, event, moment)
+        case ResumeRequested():
+            return _resume(plan, run, event, moment)
         case TimerFired():
             return _timer(run, event, moment, plan)
         case StepEnded():
@@ -251,6 +261,16 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
             received = consume(received, step, moment)
             return go_on(plan, received, plan.followers[step.id], moment)
     return received
+
+
+def _resume(plan: Plan, run: RunDocument, event: ResumeRequested, moment: Moment) -> RunDocument:
+    """End a pause of the run; parked steps are moved on by their registers."""
+    if event.step:
+        return run
+    resumed = pausing.resumed(run, moment)
+    if resumed is run or run.status != pausing.PAUSED:
+        return resumed
+    return settled(plan, resumed, moment)
 
 
 def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> RunDocument:

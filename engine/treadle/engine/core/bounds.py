@@ -12,6 +12,7 @@ from typing import assert_never
 import msgspec
 
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.pausing import release
 from treadle.sdk import spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX
@@ -137,7 +138,8 @@ def resume(
     if not isinstance(register, Parked) or event.step not in ("", step.id):
         return register
     if _is_older(moment, register):
-        return register
+        # A pause is over whenever the document says so, and the caller has looked.
+        return release(register, moment) if register.paused and not event.step else register
     task = register.task
     parked_ms = task.parked_ms + max(0, moment.ms - register.parked_ms)
     raised = msgspec.structs.replace(
@@ -151,7 +153,8 @@ def resume(
         limits=spending.raised(task.limits, event.max_spending, event.add_spending),
         asked=_asked(register),
     )
-    return register if reached(raised, moment.ms) else raised
+    # No bound holds a step of a paused run: it was asked before it was held.
+    return register if not register.paused and reached(raised, moment.ms) else raised
 
 
 def woken(parked: Parked, moment: Moment) -> Task:

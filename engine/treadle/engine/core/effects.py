@@ -77,18 +77,26 @@ class SettleLane(msgspec.Struct, frozen=True):
     """Whoever is first in the run's lane has to know it: the run is queued, or has left it."""
 
 
-Command = CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel | SettleLane
+class SettlePause(msgspec.Struct, frozen=True):
+    """Every engine has to know whether the run is paused."""
+
+
+Command = (
+    CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel | SettleLane | SettlePause
+)
 
 
 def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
     """Return every effect of a run document as it stands."""
-    lane = (SettleLane(),) if run.lane else ()
+    others = _of_neighbours(run)
     if run.is_terminal:
-        return (*_of_ended_run(plan, run), *lane)
+        return (*_of_ended_run(plan, run), *others)
     if run.status == "queued":
-        return lane
+        return others
     assert plan is not None
     commands: list[Command] = []
+    if run.pause is not None:
+        commands.append(SettlePause())
     if run.undoing:
         commands.extend(_of_cancelled_steps(plan, run))
         steps = [command.step for command in commands if isinstance(command, EndRegister)]
@@ -100,6 +108,12 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
         if entry.status == "active":
             commands.extend(_of_active_step(plan.steps[step_id], entry.started_ms))
     return tuple(commands)
+
+
+def _of_neighbours(run: RunDocument) -> tuple[Command, ...]:
+    """Return what others have to know of a run that is queued, or has ended."""
+    lane = (SettleLane(),) if run.lane else ()
+    return (*lane, SettlePause()) if run.pause is not None else lane
 
 
 def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.engine.core import undoing
+from treadle.engine.core import pausing, undoing
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan, is_decided
@@ -114,12 +114,15 @@ def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Return the run with the status that its steps give it."""
     statuses = {entry.status: step_id for step_id, entry in run.steps.items()}
     if run.undoing:
-        return msgspec.structs.replace(run, status="parked" if "parked" in statuses else "running")
+        shown = pausing.shown(run, "parked" if "parked" in statuses else "running")
+        return msgspec.structs.replace(run, status=shown)
     if "active" in statuses or "deciding" in statuses:
-        return msgspec.structs.replace(run, status="running", failure=None, failed_step="")
+        shown = pausing.shown(run, "running")
+        return msgspec.structs.replace(run, status=shown, failure=None, failed_step="")
     if parked := statuses.get("parked"):
         failure = run.steps[parked].failure
-        return msgspec.structs.replace(run, status="parked", failure=failure, failed_step=parked)
+        shown = pausing.shown(run, "parked")
+        return msgspec.structs.replace(run, status=shown, failure=failure, failed_step=parked)
     unused = {step_id: _over("skipped", moment) for step_id in plan.compensations}
     run = msgspec.structs.replace(run, steps={**run.steps, **unused})
     return undoing.end(run, "completed", moment)

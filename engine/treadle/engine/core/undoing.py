@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from treadle.engine.core import pausing
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk.definition import Step
@@ -51,7 +52,7 @@ def begins(
         return end(run, status, moment, failure=failure, step=step)
     return msgspec.structs.replace(
         _halted(run, moment),
-        status="running",
+        status=pausing.shown(run, "running"),
         failure=failure,
         failed_step=step,
         undoing=status,

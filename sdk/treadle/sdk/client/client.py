@@ -235,11 +235,20 @@ class Client:
         reply = Reply(call_id=call_id, verdict="answer", args_hash=args_hash, text=text, by=by)
         return await answering.answer(self._store, run, step, reply, 0)
 
-    async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
-        """Move parked steps on with raised bounds: ``max_*`` raise to, ``add_*`` raise by.
+    async def pause(self, run: str, reason: str = "") -> None:
+        """Start nothing more of a run until it is resumed: see ``docs/operations.md``.
 
-        A step that waits goes on too. Raises ``RunConflict`` when nothing is parked, or when a
-        bound would stop it at once.
+        What is under way finishes. A run that is paused already stays as it is. Raises
+        ``RunConflict`` if it has ended.
+        """
+        await requests.pause(self._store, run, reason)
+
+    async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
+        """End a pause, and move parked steps on with raised bounds: ``max_*`` raise to, ``add_*``
+        raise by.
+
+        A step that waits goes on too. Raises ``RunConflict`` when the run is not paused and nothing
+        is parked, or when a bound would stop it at once.
         """
         await requests.resume(self._store, run, resume_request(step, raised))
 

@@ -19,6 +19,7 @@ from treadle.sdk.messages import (
     Failure,
     LaneGranted,
     MessageSent,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -114,7 +115,7 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
         case MessageSent():
             name = f"{event.kind} {event.id}"
             return _with(base, step=event.step, name=name, value=event.payload)
-        case CancelRequested():
+        case CancelRequested() | PauseRequested():
             return _with(base, detail=event.reason)
         case ResumeRequested():
             return _with(base, step=event.step, detail=_raised(event))

@@ -104,6 +104,10 @@ class RunHandle:
         """Answer a question: see ``Client.answer``."""
         return await self._client.answer(self.id, step, call_id, text, by=by)
 
+    async def pause(self, reason: str = "") -> None:
+        """Start nothing more until the run is resumed: see ``Client.pause``."""
+        await self._client.pause(self.id, reason)
+
     async def resume(self, step: str | None = None, **raised: Unpack[Raised]) -> None:
-        """Move parked steps on: see ``Client.resume``."""
+        """End a pause, and move parked steps on: see ``Client.resume``."""
         await self._client.resume(self.id, step, **raised)

@@ -17,7 +17,7 @@ from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
-from treadle.sdk.run import PROVIDER_BUSY, WAITING, RunDocument
+from treadle.sdk.run import PROVIDER_BUSY, WAITING, Pause, RunDocument
 from treadle.sdk.times import date
 from treadle.sdk.wording import Suggestions
 
@@ -52,6 +52,7 @@ NoteKind = Literal[
     "timed_wait",
     "provider_busy",
     "parked",
+    "paused",
     "undoing",
 ]
 
@@ -77,6 +78,8 @@ def notes_of(
     notes = list(engine_notes(presence))
     if document.status == "queued" and ahead is not None:
         notes.append(_queued_note(document.lane, ahead))
+    if document.pause is not None and document.is_paused:
+        notes.append(_paused_note(document.run, document.pause, steps))
     if document.undoing:
         notes.append(_undoing_note(document))
     for step in steps:
@@ -93,9 +96,17 @@ def notes_of(
                     step.id,
                 )
             )
-        elif step.status == "active" and step.type:
+        elif step.status == "active" and step.type and step.doing != "paused":
             notes.extend(_worker_notes(step, document, presence))
     return tuple(notes)
+
+
+def _paused_note(run: str, pause: Pause, steps: Sequence[StepView]) -> Note:
+    why = f": {pause.reason}" if pause.reason else ""
+    left = [step.id for step in steps if step.doing == "queued_or_running"]
+    under_way = f"; under way, and allowed to finish: {', '.join(left)}" if left else ""
+    text = f"the run is paused{why} (since {date(pause.since_ms)}), so nothing of it starts"
+    return Note(f"{text}{under_way}", f"treadle run resume {run}", "paused")
 
 
 def _undoing_note(document: RunDocument) -> Note:

@@ -1,4 +1,4 @@
-"""What a client asks of a run: start, signal, cancel, resume. Each is one stored event.
+"""What a client asks of a run: start, signal, cancel, pause, resume. Each is one stored event.
 
     start   no expectation on the subject: an early signal would make it impossible. The run's
             document makes it exactly one run; the first request stored is the one that counts.
@@ -28,6 +28,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
     Parked,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -154,9 +155,48 @@ async def cancel(store: Store, run: str, reason: str) -> None:
     await _store(store, run, "cancel", new_nonce(), CancelRequested(reason=reason))
 
 
-async def resume(store: Store, run: str, request: ResumeRequested) -> None:
-    """Move parked steps on; ``RunConflict`` when none is parked or a bound would stop it again."""
+async def pause(store: Store, run: str, reason: str) -> None:
+    """Ask for a pause; a run that is paused already stays as it is."""
     document = await require(store, run)
+    if document is not None and document.is_terminal:
+        raise RunConflict(
+            run,
+            f"has ended as {document.status} and cannot be paused",
+            f"See it: `treadle run show {run}`.",
+        )
+    if document is None or not document.is_paused:
+        await _store(store, run, "pause", new_nonce(), PauseRequested(reason=reason))
+
+
+async def _is_pausing(store: Store, run: str) -> bool:
+    """True if the run was paused, and no engine has said so yet."""
+    is_paused = False
+    async for stored in store.events(run):
+        match decode_event(stored.data):
+            case PauseRequested():
+                is_paused = True
+            case ResumeRequested(step=""):
+                is_paused = False
+            case _:
+                pass
+    return is_paused
+
+
+async def resume(store: Store, run: str, request: ResumeRequested) -> None:
+    """End a pause and move parked steps on.
+
+    ``RunConflict`` when there is nothing to move, or a bound would stop it again.
+    """
+    document = await require(store, run)
+    if document is not None and document.is_paused and not document.is_terminal:
+        if request.step:
+            raise RunConflict(
+                run,
+                f"is paused, so its step {request.step!r} cannot go on alone",
+                f"Resume the run: `treadle run resume {run}`.",
+            )
+        await _store(store, run, "resume", new_nonce(), request)
+        return
     steps = document.steps if document else {}
     parked = [name for name, entry in steps.items() if entry.status == "parked"]
     if request.step and request.step not in parked:
@@ -166,6 +206,10 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
             f"has no parked step {request.step!r} (parked: {have})",
             f"See it: `treadle run show {run}`.",
         )
+    is_live = document is None or not document.is_terminal
+    if is_live and not parked and await _is_pausing(store, run):
+        await _store(store, run, "resume", new_nonce(), request)
+        return
     if document is None or not parked:
         status = document.status if document else "not yet taken by an engine"
         raise RunConflict(

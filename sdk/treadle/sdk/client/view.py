@@ -39,7 +39,7 @@ from treadle.sdk.messages import (
     Task,
     WorkerPresence,
 )
-from treadle.sdk.run import TERMINAL, RunDocument, RunStatus, StepEntry, StepStatus
+from treadle.sdk.run import TERMINAL, Pause, RunDocument, RunStatus, StepEntry, StepStatus
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 ViewStatus = RunStatus | Literal["requested", "unreadable"]
@@ -49,6 +49,7 @@ Doing = Literal[
     "delayed",
     "sleeping",
     "parked",
+    "paused",
     "waiting",
     "awaiting_signal",
     "awaiting_approval",
@@ -119,6 +120,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     lane: str = ""
     ahead: Ahead | None = None
     """Of a queued run: what has to end before it starts."""
+    pause: Pause | None = None
+    """Since when and why nothing of the run may start; None if it is not paused."""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -237,6 +240,7 @@ def of_document(
         metadata=document.metadata,
         lane=document.lane,
         ahead=ahead,
+        pause=document.pause if document.is_paused else None,
         notes=notes,
     )
 
@@ -318,6 +322,8 @@ def _live(view: StepView, held: Held | None) -> StepView:
             return _of_task(view, register.task, "sleeping", held.time_ms, register.due_ms)
         case Parked():
             doing: Doing = "waiting" if register.waits else "parked"
+            if register.paused:
+                doing = "paused"
             view = msgspec.structs.replace(view, asks=register.asks)
             return _of_task(view, register.task, doing, register.parked_ms, register.due_ms)
         case Ended():

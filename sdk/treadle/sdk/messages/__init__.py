@@ -1,6 +1,7 @@
 """The wire: every message that engine, worker and client exchange.
 
-    client  --RunRequested, SignalReceived, MessageSent, CancelRequested, ResumeRequested-->  events
+    client  --RunRequested, SignalReceived, MessageSent, CancelRequested,
+            PauseRequested, ResumeRequested------------------------------->  events
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
     engine  --LaneGranted--------------------------------------------------->  events
@@ -36,6 +37,7 @@ from treadle.sdk.messages.requests import (
     CancelRequested,
     MessageKind,
     MessageSent,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -53,7 +55,9 @@ SettleEvent = StepContinued | StepWaiting | StepCompleted | StepFailed
 Settled = StepContinued | StepWaiting | StepCompleted | StepFailed | TaskLost
 """What an execution ends with: its own verdict, or that there will be none."""
 TaskEvent = Settled | TaskDue
-ClientEvent = RunRequested | SignalReceived | MessageSent | CancelRequested | ResumeRequested
+ClientEvent = (
+    RunRequested | SignalReceived | MessageSent | CancelRequested | PauseRequested | ResumeRequested
+)
 Event = TaskEvent | ClientEvent | TimerFired | LaneGranted
 
 __all__ = [
@@ -78,6 +82,7 @@ __all__ = [
     "MessageSent",
     "Outcome",
     "Parked",
+    "PauseRequested",
     "Register",
     "ResumeRequested",
     "RunRequested",

@@ -102,6 +102,8 @@ class Parked(
     """Messages up to this sequence do not send it on."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, as long as it waits."""
+    paused: bool = False
+    """It reached no bound and waits for nothing: the run is paused."""
 
 
 Outcome = Literal["completed", "failed", "cancelled"]

@@ -65,13 +65,21 @@ class CancelRequested(
     reason: str = ""
 
 
+class PauseRequested(
+    _FromClient, frozen=True, tag="run.pause_requested", tag_field="event", kw_only=True
+):
+    """Start nothing more of the run until it is resumed; what is under way goes on."""
+
+    reason: str = ""
+
+
 class ResumeRequested(
     _FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True
 ):
     """Move parked steps on, with raised bounds. ``add_*`` raise by, ``max_*`` raise to."""
 
     step: str = ""
-    """Only this step; empty is every parked step."""
+    """Only this step; empty is every parked step, and the end of a pause."""
     max_iterations: int = 0
     add_iterations: int = 0
     max_duration_ms: int = 0

@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     ClientEvent,
     MessageKind,
     MessageSent,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SignalReceived,
@@ -60,7 +61,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """A resume, with raised bounds, of whatever is parked."""
+    """A resume, with raised bounds, of whatever is parked, and the end of a pause."""
 
     after_s: float
     add_iterations: int = 0
@@ -170,6 +171,7 @@ async def simulate(
     messages: Sequence[Message] = (),
     answers: Answers | None = None,
     resume: Resume | None = None,
+    pause_after_s: float | None = None,
     cancel_after_s: float | None = None,
     queued_s: float = 0,
 ) -> SimulatedRun:
@@ -178,7 +180,8 @@ async def simulate(
     Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
     maps names to payloads, sent at the start, or lists ``Signal`` objects with their times;
     ``messages`` lists messages to loops. ``answers`` stands for the people who are asked: a
-    function of an ask that returns a ``Reply``, or None for no answer yet. ``queued_s`` is how long
+    function of an ask that returns a ``Reply``, or None for no answer yet. The run is paused
+    after ``pause_after_s`` and resumed by ``resume``. ``queued_s`` is how long
     the run is queued in a lane behind others; the other times count from its request. The run is
     returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
@@ -203,7 +206,7 @@ async def simulate(
         world = World(plan, handlers, now_ms, loop, queued_s=queued_s, answers=answers)
 
         async def main() -> SimulatedRun:
-            _schedule(world, planned, resume, cancel_after_s)
+            _schedule(world, planned, resume, pause_after_s, cancel_after_s)
             world.publish(request)
             await world.wait_idle()
             return SimulatedRun(world, plan, loop.time())
@@ -253,6 +256,7 @@ def _schedule(
     world: World,
     planned: list[tuple[float, ClientEvent]],
     resume: Resume | None,
+    pause_after_s: float | None,
     cancel_after_s: float | None,
 ) -> None:
     for index, (after_s, event) in enumerate(planned):
@@ -261,6 +265,9 @@ def _schedule(
             after_s,
             lambda event=event: world.publish(event),  # type: ignore[misc]
         )
+    if pause_after_s is not None:
+        pause = PauseRequested(reason="paused by the test")
+        world.after("pause", pause_after_s, lambda: world.publish(pause))
     if cancel_after_s is not None:
         cancel = CancelRequested(reason="cancelled by the test")
         world.after("cancel", cancel_after_s, lambda: world.publish(cancel))

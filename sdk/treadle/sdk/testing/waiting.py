@@ -20,6 +20,8 @@ def waits_of(plan: Plan, run: RunDocument) -> list[Waiting]:
     """Return what the run waits for, by step in the order of the workflow; none if it is over."""
     if run.is_terminal:
         return []
+    if run.pause is not None and run.is_paused:
+        return [Waiting(f"it is paused: {run.pause.reason}", "`resume=Resume(...)`")]
     found = (_wait_of(plan, step_id, run.steps.get(step_id)) for step_id in plan.steps)
     return [each for each in found if each is not None]
 

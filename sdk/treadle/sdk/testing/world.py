@@ -27,6 +27,7 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.pausing import hold
 from treadle.engine.core.progress import decided, to_decide
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask, Reply, answer_id
@@ -173,6 +174,7 @@ class World:
                 else:
                     self._step_event(event.step, event, moment)
             case ResumeRequested():
+                self._run_event(event, moment)
                 for step_id, placed in list(self._registers.items()):
                     if event.step in ("", step_id) and isinstance(placed.register, Parked):
                         self._step_event(step_id, event, moment)
@@ -211,7 +213,9 @@ class World:
         if placed is None:
             return
         newest = max(self._messages.get(step_id, ()), default=0)
-        new = advance(self._plan.work(step_id), placed, event, moment, newest)
+        is_paused = self.run is not None and self.run.is_paused
+        step = self._plan.work(step_id)
+        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
         if new is placed.register:
             return
         self._place(step_id, new)
@@ -227,6 +231,8 @@ class World:
                     position,
                     new.spent,
                 )
+            case Parked(paused=True):
+                return
             case Parked():
                 task = new.task
                 fact = StepParked(
@@ -255,10 +261,10 @@ class World:
                     if command.step not in self._registers:
                         step = self._plan.work(command.step)
                         task_input = self._input_of(command.step)
-                        self._place(
-                            command.step,
-                            effects.first_task(self._plan, self.run, step, task_input),
-                        )
+                        task = effects.first_task(self._plan, self.run, step, task_input)
+                        now = Moment(RUN_ID, task.parent, task.started_ms)
+                        first = hold(task, now) if self.run.is_paused else task
+                        self._place(command.step, first)
                 case effects.EndRegister():
                     placed = self._registers.get(command.step)
                     register = placed.register if placed else None
@@ -276,6 +282,8 @@ class World:
                     self._executor.cancel(command.step)
                 case effects.SettleLane():
                     pass  # Who else is in the lane, the one who simulates says.
+                case effects.SettlePause():
+                    pass  # There is one engine, and it has the document.
                 case _:
                     assert_never(command)
 

@@ -31,6 +31,7 @@ ReasonKind = Literal[
     "signal_wait",
     "message_wait",
     "parked",
+    "paused",
     "executing",
     "starting",
     "moving",

@@ -39,6 +39,7 @@ _LEVELS: dict[NoteKind, Level] = {
     "timed_wait": "pause",
     "provider_busy": "pause",
     "parked": "waits",
+    "paused": "waits",
     "undoing": "works",
 }
 _BLOCKED = ("blocked", "maybe_blocked")

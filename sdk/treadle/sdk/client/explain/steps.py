@@ -34,7 +34,7 @@ def step_reason(step: StepView, facts: Facts) -> Reason | None:
     found = facts.steps.get(step.id)
     if step.status == "active" and step.kind == "sleep":
         return _asleep(step, facts)
-    if step.status != "active" or not step.type:
+    if step.status != "active" or not step.type or step.doing == "paused":
         return None
     if step.doing in ("parked", "waiting"):
         text = f"has just {'parked' if step.doing == 'parked' else 'begun to wait'}"

@@ -229,7 +229,7 @@ class _Fold:
             return
         track = self._track(step.id)
         if track.kind is not None:
-            kind = "parked" if step.doing == "parked" else track.kind
+            kind = "parked" if step.doing in ("parked", "paused") else track.kind
             self._last(step, kind, track.begin_ms, "")
 
     def _last(self, step: StepView, kind: SpanKind, begin_ms: int, detail: str) -> None:
