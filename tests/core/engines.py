@@ -27,7 +27,8 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.bounds import spent_by
-from treadle.sdk.definition import ApprovalStep, WorkStep
+from treadle.engine.core.waits import used_before
+from treadle.sdk.definition import ApprovalStep, EventStep, WorkStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -43,6 +44,7 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.run import RunDocument
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -218,6 +220,44 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 world.timers.clear()
             case effects.NotifyCancel() | effects.SettlePause():
                 pass
+            case effects.AwaitEvent():
+                yield from _await(world, new, command.step)
+            case effects.ForgetWaiter():
+                world.waiters.pop(command.step, None)
+
+
+def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None, None]:
+    """Store who waits, then look at what was published, then whether it still waits."""
+    step = world.plan.steps[step_id]
+    assert isinstance(step, EventStep)
+    world.waiters[step_id] = used_before(world.plan, run, step)
+    yield
+    for sequence, name in list(world.published.items()):
+        if name == step.event and sequence not in used_before(world.plan, run, step):
+            world.match(step_id, run.requested, sequence)
+            break
+    yield
+    assert world.document is not None
+    if world.document.steps[step_id].status != "active":
+        yield
+        world.waiters.pop(step_id, None)
+
+
+def meet(world: World, sequence: int) -> Generator[None, None, None]:
+    """An engine lets a published event meet the steps that wait; then it is acked."""
+    assert world.document is not None
+    name, requested = world.published[sequence], world.document.requested
+    for step_id, used in list(world.waiters.items()):
+        step = world.plan.steps[step_id]
+        assert isinstance(step, EventStep)
+        if step.event != name or sequence in used:
+            continue
+        yield
+        world.match(step_id, requested, sequence)
+        yield
+        world.waiters.pop(step_id, None)
+    yield
+    world.unmet.pop(sequence, None)
 
 
 def _end(world: World, command: effects.EndRegister) -> Generator[None, None, None]:

@@ -16,6 +16,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     Branch,
     ChoiceStep,
+    EventStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -28,6 +29,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     Delayed,
     Ended,
+    EventMatched,
     Failure,
     Inline,
     LiveRegister,
@@ -56,6 +58,7 @@ RUN = "r1"
 EPOCH_MS = 1_700_000_000_000
 STEP_IDS = ("a", "b", "c", "d", "e", "f")
 SIGNALS = ("go", "stop")
+EVENTS = ("order.paid", "order.late")
 ERRORS = ("ValueError", "timeout", "Fatal")
 
 times_ms = st.integers(EPOCH_MS - 10_000, EPOCH_MS + 10_000_000)
@@ -138,7 +141,7 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
-FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice")
+FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event")
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
@@ -166,6 +169,16 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     max_tool_calls=draw(st.sampled_from((0, 0, 0, 2, 4))),
                 )
                 steps.append(loop)
+            case "event":
+                steps.append(
+                    EventStep(
+                        id=step_id,
+                        after=after,
+                        event=draw(st.sampled_from(EVENTS)),
+                        timeout_s=draw(_timeouts_s),
+                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
+                    )
+                )
             case "approval":
                 steps.append(
                     ApprovalStep(
@@ -375,6 +388,14 @@ answers = st.builds(
     st.sampled_from(("approve", "reject", "answer")),
     st.sampled_from(("", "ada")),
 )
+matches = st.builds(
+    EventMatched,
+    step=st.sampled_from((*STEP_IDS, "unknown")),
+    request=st.sampled_from((1, 1, 1, 9)),
+    published=st.integers(1, 3),
+    payload=raws,
+    failure=st.sampled_from((None, None, None, Failure("condition", retryable=False))),
+)
 timers = st.builds(
     TimerFired,
     kind=st.sampled_from(("step_deadline", "run_deadline", "wake")),
@@ -420,6 +441,7 @@ run_events = st.one_of(
     signals,
     signals,
     answers,
+    matches,
     timers,
     st.builds(CancelRequested, reason=st.just("asked")),
     st.builds(PauseRequested, reason=st.just("held")),

@@ -12,11 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core import strategies as own
+from tests.core.engines import meet
 from tests.core.world import World
 
 from treadle.engine.core import Plan
 from treadle.sdk.asks import Reply
-from treadle.sdk.definition import ApprovalStep, SignalStep, SleepStep, wakes_ms
+from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, SleepStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
     MessageSent,
@@ -62,7 +63,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(
         plan=own.plans(
-            ("agent_loop",) * 3 + ("task", "signal", "sleep", "approval", "choice"),
+            ("agent_loop",) * 3
+            + ("task", "signal", "sleep", "approval", "choice", "event", "event"),
         )
     )
     def begin(self, plan: Plan) -> None:
@@ -210,6 +212,20 @@ class AnyOrder(RuleBasedStateMachine):
     def a_client_sends_a_message_perhaps_again(self, step: str, message_id: str) -> None:
         self.world.send(step, message_id)
 
+    @precondition(lambda self: self.world.document)
+    @rule(name=st.sampled_from(own.EVENTS))
+    def somebody_publishes_an_event(self, name: str) -> None:
+        self.world.publish(name)
+
+    @precondition(lambda self: self.world.unmet)
+    @rule(slot=st.integers(0, 1), who=anyone, points=st.integers(1, 8))
+    def an_engine_takes_a_published_event_and_pauses(
+        self, slot: int, who: int, points: int
+    ) -> None:
+        unmet = list(self.world.unmet)
+        self.engines[slot] = meet(self.world, unmet[-1 - who % len(unmet)])
+        self.an_engine_goes_on(slot, points)
+
     @rule(event=own.answers)
     def a_person_answers(self, event: Any) -> None:
         self.world.store(event)
@@ -232,9 +248,11 @@ class AnyOrder(RuleBasedStateMachine):
             return
         world = self.world
         for _ in range(ROUNDS_MAX):
-            while world.unacked:
+            while world.unacked or (world.document and world.unmet):
                 world.handle_all()
+                world.meet_all()
             world.check_rest()
+            world.check_waiters()
             assert world.document is not None
             if world.document.is_terminal:
                 break
@@ -286,6 +304,8 @@ class AnyOrder(RuleBasedStateMachine):
             step = world.plan.steps[step_id]
             if isinstance(step, SignalStep) and entry.status == "active":
                 world.store(SignalReceived(name=step.signal))
+            if isinstance(step, EventStep) and entry.status == "active":
+                world.publish(step.event)
             if isinstance(step, ApprovalStep) and entry.status == "active":
                 reply = Reply(call_id=step_id, verdict="approve", by="ada")
                 payload = msgspec.Raw(msgspec.json.encode(reply))

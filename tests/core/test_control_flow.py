@@ -3,6 +3,8 @@ Method: any facts against any graph, checked by the rules as users read them; ea
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +15,11 @@ from tests.core.walks import RunWalk, plan_of
 from treadle.engine.core import Plan, RunEvent, StepEnded, effects
 from treadle.engine.core.given import before_of, failed_before
 from treadle.engine.core.turns import turn_of
+from treadle.sdk import Workflow
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
 from treadle.sdk.messages import CancelRequested, Failure, TimerFired
 from treadle.sdk.run import UNDER_WAY, has_output
+from treadle.sdk.testing import simulate
 
 events = st.lists(st.tuples(own.run_events, st.sampled_from((0, 0, 1, 5_000))), max_size=15)
 plans = own.plans(own.FLOW_KINDS)
@@ -397,3 +401,10 @@ def test_a_sleep_is_cancelled_with_its_run_and_its_timer_goes() -> None:
     walk.send(CancelRequested())
     assert walk.status("s") == "cancelled"
     assert effects.ClearTimers() in effects.of_document(walk.plan, walk.run)
+
+
+def test_a_simulated_signal_that_does_not_come_in_time_is_null() -> None:
+    workflow = Workflow("w")
+    workflow.wait_for_signal("go", timeout=5, on_timeout="complete")
+    run = asyncio.run(simulate(workflow))
+    assert (run.result(), run.elapsed_s) == (None, 5)

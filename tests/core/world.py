@@ -20,10 +20,12 @@ from tests.core.turns import check_turn
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
 from treadle.engine.core.bounds import reached, spent_by, task_of
-from treadle.sdk.definition import AgentLoopStep, Step, WorkStep
+from treadle.engine.core.waits import used_before
+from treadle.sdk.definition import AgentLoopStep, EventStep, Step, WorkStep
 from treadle.sdk.messages import (
     Delayed,
     Ended,
+    EventMatched,
     Failure,
     Inline,
     MessageSent,
@@ -80,6 +82,12 @@ class World:
         """Every task that there was, by step and token."""
         self.knows_pauses = True
         """Whether the engine that acts now knows of the pauses that are stored."""
+        self.published: dict[int, str] = {}
+        """Published events by sequence: their names."""
+        self.unmet: dict[int, None] = {}
+        """Those that no engine has acked."""
+        self.waiters: dict[str, tuple[int, ...]] = {}
+        """Steps that wait for one, with the events that are used up for them."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -98,6 +106,22 @@ class World:
         moment = self.moment("t" if isinstance(event, TimerFired) else "e")
         self.log[moment.id] = (event, moment)
         self.unacked[moment.id] = None
+
+    def publish(self, name: str) -> None:
+        """Somebody publishes an event."""
+        sequence = len(self.published) + 1
+        self.published[sequence] = name
+        self.unmet[sequence] = None
+
+    def match(self, step_id: str, request: int, sequence: int) -> None:
+        """An engine tells the run of an event for a step."""
+        self.store(EventMatched(step=step_id, request=request, published=sequence))
+
+    def meet_all(self) -> None:
+        """One engine lets all events meet the steps that wait."""
+        for sequence in list(self.unmet):
+            for _ in engines.meet(self, sequence):
+                pass
 
     def send(self, step_id: str, message_id: str) -> None:
         """A client sends a message; one that is there already is not stored again."""
@@ -371,12 +395,34 @@ class World:
                 case _:
                     assert entry.status == "active"
 
+    def check_waiters(self) -> None:
+        """Assert what is true when every event was met: nobody waits for what is there."""
+        assert self.document is not None
+        run = self.document
+        for step_id, entry in run.steps.items():
+            step = self.plan.steps[step_id]
+            if not isinstance(step, EventStep):
+                continue
+            if run.is_terminal or entry.status != "active":
+                assert step_id not in self.waiters, "a step that is over is not found any more"
+                continue
+            used = used_before(self.plan, run, step)
+            assert self.waiters[step_id] == used
+            fitting = [n for n, name in self.published.items() if name == step.event]
+            assert set(fitting) <= set(used), "no event that was published is missed"
+        for step_id, entry in run.steps.items():
+            step = self.plan.steps[step_id]
+            if isinstance(step, EventStep) and entry.position:
+                assert self.published[entry.position] == step.event
+                assert entry.position not in used_before(self.plan, run, step)
+
     def check_end(self) -> None:
         """Assert what is true when the run has ended and everybody has come to rest."""
         run = self.document
         assert run is not None
         assert run.is_terminal
         assert not self.unacked
+        self.check_waiters()
         for step_id, entry in run.steps.items():
             step = self.plan.steps[step_id]
             if not isinstance(step, WorkStep) or step_id not in self.registers:

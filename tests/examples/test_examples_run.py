@@ -149,6 +149,26 @@ def test_approval_waits_for_a_person(
         assert caught.value.step == "publish"
 
 
+@pytest.mark.parametrize(("cents", "by"), [(25_000, ", allowed by ada"), (500, "")])
+def test_sign_off_asks_people_for_large_orders_and_waits_for_the_payment(
+    environment: dict[str, str], tmp_path: Path, cents: int, by: str
+) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("sale", {"order": 104, "cents": cents})
+        if by:
+            await _until(lambda: _asks(run))
+            await run.approve("allowed", "allowed", by="ada")
+        await client.publish_event("order.paid", {"order": 104})
+        return await run.result()
+
+    text = _run(environment, tmp_path / "log", "sign_off.py", "sale", play)
+    assert text == f"order 104 is on its way{by}"
+
+
+async def _asks(run: RunHandle) -> bool:
+    return bool(await run.approvals())
+
+
 async def _waits_for_the_signal(run: RunHandle) -> bool:
     return any(step.doing == "awaiting_signal" for step in (await run.get()).steps)
 

@@ -21,6 +21,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     Branch,
     ChoiceStep,
+    EventStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -102,6 +103,17 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 id=st.just(step_id),
                 after=st.just(after),
                 signal=ids,
+                timeout_s=seconds,
+                on_timeout=st.sampled_from(["fail", "complete"]),
+            ),
+            st.builds(
+                EventStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                event=st.lists(ids, min_size=1, max_size=2).map(
+                    lambda parts: ".".join(parts)[:120].rstrip(".")
+                ),
+                match=st.sampled_from(("", 'event["id"] == input["id"]', "event > 3")),
                 timeout_s=seconds,
                 on_timeout=st.sampled_from(["fail", "complete"]),
             ),
@@ -193,7 +205,7 @@ Change = Callable[[dict[str, Any]], str | None]
 
 _FIELDS = {
     cls.__struct_config__.tag: cls.__struct_fields__
-    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep, ApprovalStep, ChoiceStep)
+    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep, ApprovalStep, ChoiceStep, EventStep)
 }
 
 
@@ -383,6 +395,14 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "condition with attribute": (_set("when", "input.total > 3"), False),
     "condition of another step": (_set("when", 'steps["no-such-step"]'), False),
     "condition too long": (_set("when", "1 + " * 500 + "1"), True),
+    "no event": (_drop("event"), True),
+    "event of no name": (_set("event", "order paid"), True),
+    "event of a wildcard": (_set("event", "order.*"), True),
+    "event of an empty word": (_set("event", "order..paid"), True),
+    "match is no expression": (_set("match", "event >"), False),
+    "match of another step": (_set("match", 'steps["no-such-step"] == event'), False),
+    "match too long": (_set("match", "1 + " * 500 + "1"), True),
+    "condition asks for an event": (_set("when", 'event["id"]'), False),
     "choice without branches": (_set("branches", []), True),
     "choice without a default": (_drop("default"), True),
     "branch is no branch": (_branch("", "big"), True),
@@ -415,6 +435,7 @@ SAMPLE = WorkflowDefinition(
         SignalStep(id="approved", signal="approve", after=("review",)),
         SleepStep(id="rest", duration_s=5, after=("review",)),
         ChoiceStep(id="route", branches=(Branch("big", 'input["n"] > 3'),), default="small"),
+        EventStep(id="paid", event="order.paid", match='event["id"] == input["id"]'),
         ApprovalStep(id="allowed", prompt="Go on?", approvers=("ada",)),
     ),
 )

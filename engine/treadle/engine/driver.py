@@ -18,6 +18,7 @@ from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
+from treadle.engine.waiters import Waiters
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.definition import WorkStep
@@ -42,6 +43,7 @@ class Driver:
         timers: Timers,
         lanes: Lanes,
         pauses: Pauses,
+        waiters: Waiters,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -51,6 +53,7 @@ class Driver:
         self._timers = timers
         self._lanes = lanes
         self._pauses = pauses
+        self._waiters = waiters
 
     async def drive(self, plan: Plan | None, run: RunDocument) -> None:
         """Make true everything that a document as it stands asks for."""
@@ -88,6 +91,12 @@ class Driver:
                 await self._timers.clear(run.run)
             case effects.NotifyCancel():
                 self._notify(run, command)
+            case effects.AwaitEvent():
+                assert plan is not None
+                await self._waiters.wait(plan, run, command.step)
+            case effects.ForgetWaiter():
+                assert plan is not None
+                await self._waiters.forget(plan, run, command.step)
             case effects.SettleLane():
                 await self._lanes.settle(Lane.named(run.lane, run.domain))
             case effects.SettlePause():

@@ -14,6 +14,7 @@ from functools import partial
 from opentelemetry.metrics import Meter
 
 from treadle.engine.core.moment import Moment
+from treadle.engine.correlator import Correlator
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
@@ -41,6 +42,8 @@ from treadle.engine.trigger_intake import TriggerIntake
 from treadle.engine.trigger_messages import TriggerMessages
 from treadle.engine.trigger_pulls import TriggerPulls
 from treadle.engine.triggers import Triggers
+from treadle.engine.waiter_log import WaiterLog
+from treadle.engine.waiters import Waiters
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -110,7 +113,7 @@ class Engine:
             js = JetStream(connection, message_ids=self._settings.message_ids)
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
-            intake, lanes, pauses = _wire(connection, js, subjects, registers)
+            intake, lanes, pauses, waiters = _wire(connection, js, subjects, registers)
             takeover = Takeover(
                 js,
                 subjects,
@@ -121,7 +124,7 @@ class Engine:
             )
             me = (self._settings, self._name, takeover.incarnation)
             async with self._tracing.beside(*me), counting(self._meter, *me):
-                await self._serve(js, subjects, intake, takeover, lanes, pauses)
+                await self._serve(js, subjects, intake, takeover, lanes, pauses, waiters)
         finally:
             await connection.close()
 
@@ -143,6 +146,7 @@ class Engine:
         takeover: Takeover,
         lanes: Lanes,
         pauses: Pauses,
+        waiters: Waiters,
     ) -> None:
         async def catch_up() -> None:
             for partition in range(subjects.partitions):
@@ -157,11 +161,15 @@ class Engine:
         triggers = TriggerIntake(subjects, settling)
         for stream in (subjects.workflows_stream, subjects.timers_stream):
             await self._pull(js, stream, subjects.triggers_consumer(), triggers.take)
+        correlator = Correlator(subjects, waiters)
+        await self._pull(
+            js, subjects.external_stream, subjects.correlator_consumer(), correlator.take
+        )
         await catch_up()
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
-        sweeps = (retention, overdue, lanes, pulls, pauses)
+        sweeps = (retention, overdue, lanes, pulls, pauses, waiters)
         sweeping = [asyncio.create_task(each.run()) for each in sweeps]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
@@ -173,6 +181,7 @@ class Engine:
         await intake.wait_idle(DRAIN_S)
         await triggers.wait_idle(DRAIN_S)
         await pulls.stop(DRAIN_S)
+        await correlator.wait_idle(DRAIN_S)
         await takeover.stop()
         _log.info("engine.stopped %s", self._name)
 
@@ -199,7 +208,7 @@ class Engine:
 
 def _wire(
     connection: Connection, js: JetStream, subjects: Subjects, registers: Registers
-) -> tuple[Intake, Lanes, Pauses]:
+) -> tuple[Intake, Lanes, Pauses, Waiters]:
     dead_letters = DeadLetters(js, subjects)
     documents, definitions = Documents(js, subjects), Definitions(js, subjects)
     timers = Timers(js, subjects)
@@ -208,12 +217,13 @@ def _wire(
     steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects), pauses)
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
-    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes, pauses)
+    waiters = Waiters(WaiterLog(js, subjects), documents, definitions, inputs)
+    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes, pauses, waiters)
     runs = Runs(
         documents, registers, definitions, steps, driver, inputs, dead_letters, floor, lanes
     )
     last_resort = LastResort(js, subjects, documents, definitions, driver, dead_letters)
-    return Intake(subjects, runs, last_resort, dead_letters), lanes, pauses
+    return Intake(subjects, runs, last_resort, dead_letters), lanes, pauses, waiters
 
 
 def _triggers(js: JetStream, subjects: Subjects) -> tuple[Triggers, TriggerPulls]:

@@ -97,9 +97,19 @@ class Inputs:
 
     async def decision(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
         """Return whether the condition of a step holds."""
-        run_input = msgspec.json.decode(await self._event_payload(run.requested))
-        steps = {dep: msgspec.json.decode(await self._output(plan, run, dep)) for dep in step.after}
+        run_input, steps = await self.named(plan, run, step, frozenset({"input", "steps"}))
         return decision(step, run_input, steps)
+
+    async def named(
+        self, plan: Plan, run: RunDocument, step: Step, names: frozenset[str]
+    ) -> tuple[object, dict[str, object]]:
+        """Return the run's input and the outputs that ``steps`` has, as far as they are named."""
+        run_input: object = None
+        if "input" in names:
+            run_input = msgspec.json.decode(await self._event_payload(run.requested))
+        after = step.after if "steps" in names else ()
+        steps = {dep: msgspec.json.decode(await self._output(plan, run, dep)) for dep in after}
+        return run_input, steps
 
     async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
         step = plan.steps[step_id]

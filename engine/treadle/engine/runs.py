@@ -39,6 +39,7 @@ from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, WorkStep
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
+    EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
@@ -167,6 +168,7 @@ class Runs:
                 RunRequested()
                 | LaneGranted()
                 | SignalReceived()
+                | EventMatched()
                 | CancelRequested()
                 | PauseRequested()
             ):
@@ -391,4 +393,5 @@ def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
         fact.step not in run.steps
         for fact, _ in facts
         if isinstance(fact, StepEnded | StepParked | StepResumed | MessageSent)
+        or (isinstance(fact, EventMatched) and fact.request == run.requested)
     )

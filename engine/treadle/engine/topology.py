@@ -27,6 +27,8 @@ EVENT_ACK_WAIT_S = 5.0
 EVENT_ACK_PENDING_MAX = 20_000
 PRESENCE_MAX_AGE_S = 30
 DEAD_LETTER_MAX_AGE_S = 90 * 24 * 3600
+EXTERNAL_MAX_AGE_S = 7 * 24 * 3600
+"""How long a published event is kept for steps that begin to wait later, and its id remembered."""
 OUTPUT_MAX_AGE_S = 7 * 24 * 3600.0
 """How long what runs have said is kept, by default: a week."""
 OUTPUT_MSGS_MAX = 1_000_000
@@ -63,6 +65,13 @@ def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
             "max_age": PRESENCE_MAX_AGE_S * _SECOND_NS,
         },
         {**bucket, "name": subjects.lanes_stream, "subjects": [subjects.all_lanes]},
+        {**bucket, "name": subjects.waiters_stream, "subjects": [subjects.all_waiters]},
+        {
+            **common,
+            "name": subjects.external_stream,
+            "subjects": [subjects.all_external],
+            "max_age": EXTERNAL_MAX_AGE_S * _SECOND_NS,
+        },
         {
             # Schedules refuse `discard new` and always allow rollups, so they live apart from
             # what clients and workers may write.
@@ -156,6 +165,8 @@ async def ensure_topology(
     await js.ensure_consumer(subjects.workflows_stream, name, changed)
     firings = consumer_config(subjects.all_trigger_firings, event_ack_wait_s)
     await js.ensure_consumer(subjects.timers_stream, name, firings)
+    published = consumer_config(subjects.all_external, event_ack_wait_s)
+    await js.ensure_consumer(subjects.external_stream, subjects.correlator_consumer(), published)
     return subjects
 
 

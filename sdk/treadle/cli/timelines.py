@@ -18,7 +18,7 @@ BAR_CHARS = 24
 _MARKS = {
     "attempt": "█",
     "pause": "·",
-    **dict.fromkeys(("wait", "parked", "signal", "lane", "approval"), "░"),
+    **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval"), "░"),
     "choice": "▏",
 }
 _BAR = 4

@@ -132,6 +132,8 @@ def _doing(step: StepView) -> str:
                 text = f"{text}, at most {age(max(0, step.due_ms - _now_ms()))} more"
         case "awaiting_signal":
             text = f"waits {age(_now_ms() - step.since_ms)} for signal {step.signal}"
+        case "awaiting_event":
+            text = f"waits {age(_now_ms() - step.since_ms)} for event {step.event}"
         case "awaiting_approval":
             text = f"waits {age(_now_ms() - step.since_ms)} for an approval"
         case "":

@@ -179,6 +179,34 @@ class Workflow(Generic[InputT]):
             on_timeout=on_timeout,
         )
 
+    def wait_for_event(
+        self,
+        id: str,
+        event: str,
+        *,
+        match: str = "",
+        timeout: Duration = 0,
+        on_timeout: OnTimeout = "fail",
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step that completes when a fitting event is published; its payload is the output.
+
+        ``match`` is a condition of the event, for example
+        ``event["id"] == input["order"]``; without one any event of the name fits. An event that
+        was published since the run was requested is not missed. After ``timeout`` the step
+        fails, or completes with null. See docs/events.md.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="event",
+            **self._parts.turn(path, turn),
+            event=event,
+            match=match,
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            on_timeout=on_timeout,
+        )
+
     def approval(
         self,
         id: str,

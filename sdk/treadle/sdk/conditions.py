@@ -25,7 +25,10 @@ _simpleeval: Any = importlib.import_module("simpleeval")  # It has no types.
 STEPS_MAX = 1_000
 """Steps of one evaluation. A condition of a thousand characters cannot have so many; it is what
 is left when a library's bounds are not what they seem."""
-_NAMES = ("input", "steps")
+OF_STEPS = ("input", "steps")
+"""What the condition of a step may ask for."""
+OF_EVENTS = ("event", *OF_STEPS)
+"""What a match may ask for, of a step that waits for an event."""
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -100,10 +103,12 @@ def _evaluator(names: Mapping[str, object]) -> Any:
     return made
 
 
-def problems_of(text: str, after: tuple[str, ...]) -> Iterator[str]:
+def problems_of(
+    text: str, after: tuple[str, ...], names: tuple[str, ...] = OF_STEPS
+) -> Iterator[str]:
     """Yield what is wrong with a condition of a step that waits for these."""
     try:
-        tree = _parsed(text)
+        tree = parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         reason = exc.msg if isinstance(exc, SyntaxError) else str(exc)
         yield f'it is not an expression: {reason}. Write one, for example input["n"] > 3.'
@@ -113,18 +118,23 @@ def problems_of(text: str, after: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
             yield f'it asks for .{node.attr}, and values have keys only. Write ["{node.attr}"].'
         elif isinstance(node, ast.Name):
-            yield from _name(node.id, is_function=id(node) in functions)
+            yield from _name(node.id, names, is_function=id(node) in functions)
         elif not isinstance(node, _NODES) and type(node) not in _OPERATORS:
             yield f"it uses {type(node).__name__}, which conditions have not. Let a step decide it."
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             yield from _step_name(node, after)
 
 
-def evaluate(text: str, run_input: object, steps: Mapping[str, object]) -> bool:
+def evaluate(text: str, run_input: object, steps: Mapping[str, object], **more: object) -> bool:
     """Return whether a condition holds; raise ``ConditionError`` if that cannot be said."""
+    return bool(value_of(text, run_input, steps, **more))
+
+
+def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: object) -> object:
+    """Return what an expression of this language stands for; raise ``ConditionError``."""
     try:
-        evaluator = _evaluator({"input": run_input, "steps": steps})
-        return bool(evaluator.eval(text, previously_parsed=_parsed(text).body))
+        evaluator = _evaluator({"input": run_input, "steps": steps, **more})
+        return cast("object", evaluator.eval(text, previously_parsed=parsed(text).body))
     except Exception as exc:  # Whatever the data brings about is the condition's.
         what = f"nothing at {exc}" if isinstance(exc, (KeyError, IndexError)) else str(exc)
         raise ConditionError(
@@ -138,7 +148,7 @@ def compared(text: str) -> Iterator[tuple[str, object]]:
     if not text:
         return
     try:
-        tree = _parsed(text)
+        tree = parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
@@ -160,12 +170,13 @@ def compared(text: str) -> Iterator[tuple[str, object]]:
 
 
 @lru_cache(maxsize=1_024)
-def _parsed(text: str) -> ast.Expression:
+def parsed(text: str) -> ast.Expression:
+    """Return the syntax of an expression; raise ``SyntaxError`` or ``ValueError``."""
     return ast.parse(text.strip(), mode="eval")
 
 
-def _name(name: str, *, is_function: bool) -> Iterator[str]:
-    known = tuple(_FUNCTIONS) if is_function else (*_NAMES, *_CONSTANTS)
+def _name(name: str, names: tuple[str, ...], *, is_function: bool) -> Iterator[str]:
+    known = tuple(_FUNCTIONS) if is_function else (*names, *_CONSTANTS)
     if name not in known:
         nearest = Suggestions().nearest(name, known)
         remedy = f"Did you mean {nearest!r}?" if nearest else f"Known are {', '.join(known)}."

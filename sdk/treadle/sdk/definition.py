@@ -140,6 +140,25 @@ class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=T
     that has passed is no wait."""
 
 
+class EventStep(_StepBase, frozen=True, tag="event", tag_field="kind", kw_only=True):
+    """A step that completes when an event of this name is published that fits; no worker is held.
+
+    Its output is the event's payload. Events are published to the namespace and not to a run: one
+    completes every step that waits for it, of however many runs.
+    """
+
+    event: str
+    """Name of the event, for example ``order.paid``."""
+    match: str = ""
+    """Condition of the event, over ``event``, its payload, and ``input`` and ``steps`` as in
+    ``when``, for example ``event["id"] == input["order"]``. Empty is any event of the name."""
+    timeout_s: float = 0
+    """Longest wait in seconds; 0 is unlimited."""
+    on_timeout: OnTimeout = "fail"
+    """What the end of the wait does: ``fail`` the step with reason ``timeout``, or ``complete`` it
+    with null for the payload."""
+
+
 class ApprovalStep(_StepBase, frozen=True, tag="approval", tag_field="kind", kw_only=True):
     """A step that people decide; no worker is held, for as long as it takes.
 
@@ -180,10 +199,10 @@ class ChoiceStep(_StepBase, frozen=True, tag="choice", tag_field="kind", kw_only
     """What the choice puts out if no condition holds."""
 
 
-Step = TaskStep | AgentLoopStep | SignalStep | SleepStep | ApprovalStep | ChoiceStep
+Step = TaskStep | AgentLoopStep | SignalStep | EventStep | SleepStep | ApprovalStep | ChoiceStep
 WorkStep = TaskStep | AgentLoopStep
 """What workers execute; it has a task type and a register."""
-WaitStep = SignalStep | ApprovalStep
+WaitStep = SignalStep | EventStep | ApprovalStep
 """What somebody else completes, with an event of the run; it may wait for a bounded time only."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk import approvals
-from treadle.sdk.messages import MessageSent, RunRequested, SignalReceived
+from treadle.sdk.messages import EventMatched, MessageSent, RunRequested, SignalReceived
 
-Carrier = RunRequested | SignalReceived | MessageSent
+Carrier = RunRequested | SignalReceived | EventMatched | MessageSent
 
 
 def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
@@ -15,7 +15,7 @@ def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
     match event:
         case RunRequested():
             return event.input
-        case SignalReceived():
+        case SignalReceived() | EventMatched():
             return event.payload
         case MessageSent():
             return approvals.output_of(event, time_ms)

@@ -28,6 +28,7 @@ from treadle.sdk.limits import (
     TEXT_CHARS_MAX,
     WORD_CHARS_MAX,
 )
+from treadle.sdk.matching import NAME_CHARS_MAX, NAME_PATTERN
 
 _ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
@@ -39,6 +40,8 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "after": {"uniqueItems": True},
     "when": {"maxLength": CONDITION_CHARS_MAX},
     **dict.fromkeys(("on_failure", "compensate"), _ID),
+    "event": {"pattern": f"^{NAME_PATTERN}$", "maxLength": NAME_CHARS_MAX},
+    "match": {"maxLength": CONDITION_CHARS_MAX},
     "branches": {"minItems": 1, "maxItems": BRANCHES_MAX},
     "prompt": {"maxLength": PROMPT_CHARS_MAX},
     "approvers": {"maxItems": APPROVERS_MAX},

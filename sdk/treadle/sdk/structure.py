@@ -20,6 +20,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     Branch,
     ChoiceStep,
+    EventStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -35,6 +36,7 @@ _StepKind = (
     type[TaskStep]
     | type[AgentLoopStep]
     | type[SignalStep]
+    | type[EventStep]
     | type[SleepStep]
     | type[ApprovalStep]
     | type[ChoiceStep]
@@ -43,6 +45,7 @@ STEP_KINDS: dict[str, _StepKind] = {
     "task": TaskStep,
     "agent_loop": AgentLoopStep,
     "signal": SignalStep,
+    "event": EventStep,
     "sleep": SleepStep,
     "approval": ApprovalStep,
     "choice": ChoiceStep,
@@ -55,6 +58,7 @@ _MISSING = {
     "id": "the id identifies a step in its workflow. Give the step one",
     "type": "workers register their handlers under the task type. Give the step one",
     "signal": "the step completes when a signal of this name arrives. Name the signal",
+    "event": "the step completes when an event of this name is published. Name the event",
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
     "branches": "a choice takes the first branch whose condition holds. Give it a list of them",
@@ -62,12 +66,13 @@ _MISSING = {
     "default": "it is the branch that is taken if no condition holds. Name it",
 }
 _STAND_INS: dict[str, object] = {
-    **{"type": "_", "signal": "_", "max_iterations": 1, "name": "_", "when": "true"},
+    **{"type": "_", "signal": "_", "event": "_", "max_iterations": 1, "name": "_", "when": "true"},
     **{"branches": (), "default": "_"},
 }
 #: Other words for the kinds of steps: those of the builder, and of neighbouring tools.
 _ALSO_CALLED = {
-    **dict.fromkeys(("wait_for_signal", "wait", "event"), "signal"),
+    **dict.fromkeys(("wait_for_signal", "wait"), "signal"),
+    **dict.fromkeys(("wait_for_event", "on_event", "message"), "event"),
     **dict.fromkeys(("approve", "human", "review", "manual"), "approval"),
     **dict.fromkeys(("switch", "branch", "route", "if"), "choice"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),

@@ -14,6 +14,9 @@
                        $KV.<ns>_workflows._paused.<run>.p       which runs are paused: a hint
     <ns>_CAPTURE_<digest>  a subject of users that triggers start runs for, and no stream held
     <ns>_STREAM   <ns>.out.<domain>.<run>.<step>                what steps say while they work
+    <ns>_EXT      <ns>.ext.<event name>.<id>                   events published to the namespace
+    KV_<ns>_waiters  $KV.<ns>_waiters.<event name>.<path>.<value>.<run>.<step>   who waits for them
+                  $KV.<ns>_waiters.<event name>._path.<path>     by which of their values
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
 
@@ -88,6 +91,9 @@ class Subjects:
         self.timers_stream = f"{ns}_TIMERS"
         self.output_stream = f"{ns}_STREAM"
         self.dead_stream = f"{ns}_DEAD"
+        self.external_stream = f"{ns}_EXT"
+        self.waiters_bucket = f"{ns}_waiters"
+        self.waiters_stream = f"KV_{self.waiters_bucket}"
         self.steps_bucket = f"{ns}_steps"
         self.runs_bucket = f"{ns}_runs"
         self.workflows_bucket = f"{ns}_workflows"
@@ -110,6 +116,8 @@ class Subjects:
         self.all_fired = f"{ns}.fire.>"
         self.all_output = f"{ns}.out.>"
         self.all_dead = f"{ns}.dead.>"
+        self.all_external = f"{ns}.ext.>"
+        self.all_waiters = f"$KV.{self.waiters_bucket}.>"
         self.all_beats = f"{ns}.beat.*"
         self.all_cancels = f"{ns}.ctl.*"
         self.all_steps = f"$KV.{self.steps_bucket}.>"
@@ -327,6 +335,51 @@ class Subjects:
         is_runs = stream.startswith("KV_") and stream.endswith("_runs")
         return stream[len("KV_") : -len("_runs")] if is_runs else ""
 
+    # ---------------------------------------------------------------- published events
+
+    def external(self, name: str, event_id: str) -> str:
+        """An event that is published to the namespace; its id is the last token."""
+        return f"{self.namespace}.ext.{name}.{event_id}"
+
+    def external_of_name(self, name: str) -> str:
+        """Every event of that name, and of no longer one: an id is one token."""
+        return f"{self.namespace}.ext.{name}.*"
+
+    def parse_external(self, subject: str) -> tuple[str, str]:
+        """Return name and id of a published event; raise ``ValueError`` if it has no name."""
+        name, _, event_id = subject[len(self.namespace) + len(".ext.") :].rpartition(".")
+        if not name:
+            raise ValueError(f"not the subject of an event: {subject!r}")
+        return name, event_id
+
+    def waiter(self, event: str, path: str, value: str, run: str, step: str) -> str:
+        """Key of a step that waits for an event with that value at that path; both are keys."""
+        return f"$KV.{self.waiters_bucket}.{event}.{path}.{value}.{run}.{step}"
+
+    def waiter_of_any(self, event: str, run: str, step: str) -> str:
+        """Key of a step that waits for an event, and has to be asked about each."""
+        return self.waiter(event, "_", "_", run, step)
+
+    def waiters_of_value(self, event: str, path: str, value: str) -> str:
+        return self.waiter(event, path, value, "*", "*")
+
+    def waiters_of_any(self, event: str) -> str:
+        return self.waiter(event, "_", "_", "*", "*")
+
+    def waiters_of_step(self, event: str, run: str, step: str) -> str:
+        return self.waiter(event, "*", "*", run, step)
+
+    def indexed_path(self, event: str, path: str) -> str:
+        """Key of a path by whose value steps wait for an event."""
+        return f"$KV.{self.waiters_bucket}.{event}._path.{path}"
+
+    def is_indexed_path(self, subject: str) -> bool:
+        """True for the key of a path, false for that of a waiter."""
+        return subject.split(".")[-2] == "_path"
+
+    def indexed_paths(self, event: str) -> str:
+        return self.indexed_path(event, "*")
+
     # ---------------------------------------------------------------- core NATS
 
     def beat(self, incarnation: str) -> str:
@@ -343,6 +396,10 @@ class Subjects:
     def triggers_consumer(self) -> str:
         """The engines' shared consumer of triggers, in the streams of workflows and timers."""
         return "triggers"
+
+    def correlator_consumer(self) -> str:
+        """The engines' shared consumer of published events."""
+        return "correlator"
 
     def worker_consumer(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
         return f"worker-{domain}-{task_type}"

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.sdk import choices, conditions, wording
+from treadle.sdk import choices, conditions, matching, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
+    EventStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -131,6 +132,8 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
             yield from _sleep(step, path)
         case SignalStep():
             yield from _id(wording.field(path, "signal"), "signal name", step.signal)
+        case EventStep():
+            yield from _event(step, path)
         case ApprovalStep():
             yield from _approval(step, path)
         case ChoiceStep():
@@ -158,16 +161,22 @@ def _turn(step: Step, path: str) -> Iterator[Problem]:
             f"quorum {step.quorum} is more than the {len(step.after)} steps in after, so the step "
             "could never start. Lower it.",
         )
-    where = wording.field(path, "when")
-    if len(step.when) > CONDITION_CHARS_MAX:
+    if step.when:
+        yield from _condition(wording.field(path, "when"), step.when, step.after)
+
+
+def _condition(
+    path: str, text: str, after: tuple[str, ...], names: tuple[str, ...] = conditions.OF_STEPS
+) -> Iterator[Problem]:
+    if len(text) > CONDITION_CHARS_MAX:
         yield Problem(
-            where,
-            f"the condition has {len(step.when)} characters, and {CONDITION_CHARS_MAX} are "
+            path,
+            f"the condition has {len(text)} characters, and {CONDITION_CHARS_MAX} are "
             "allowed. Let a step decide it.",
         )
-    elif step.when:
-        for text in conditions.problems_of(step.when, step.after):
-            yield Problem(where, text)
+        return
+    for problem in conditions.problems_of(text, after, names):
+        yield Problem(path, problem)
 
 
 def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
@@ -182,6 +191,14 @@ def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
             f"{wording.shown(step.until)} is not a time with its offset. Write it like "
             "2027-01-31T09:00:00+01:00.",
         )
+
+
+def _event(step: EventStep, path: str) -> Iterator[Problem]:
+    if not matching.is_event_name(step.event):
+        yield Problem(wording.field(path, "event"), matching.name_problem(step.event))
+    if step.match:
+        where = wording.field(path, "match")
+        yield from _condition(where, step.match, step.after, conditions.OF_EVENTS)
 
 
 def _approval(step: ApprovalStep, path: str) -> Iterator[Problem]:

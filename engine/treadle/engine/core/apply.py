@@ -29,6 +29,7 @@ from treadle.engine.core.undoing import end
 from treadle.sdk.definition import SignalStep, SleepStep, WaitStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
+    EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
@@ -49,6 +50,7 @@ RunEvent = (
     | LaneGranted
     | SignalReceived
     | MessageSent
+    | EventMatched
     | CancelRequested
     | PauseRequested
     | ResumeRequested
@@ -118,6 +120,9 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _signal(plan, run, event, moment)
         case MessageSent():
             ended = waits.answered(plan, run, event, moment)
+            return _step_ended(plan, run, ended, moment) if ended else run
+        case EventMatched():
+            ended = waits.matched(plan, run, event, moment)
             return _step_ended(plan, run, ended, moment) if ended else run
         case CancelRequested():
             if run.undoing_since == moment.id:

@@ -20,6 +20,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
+    EventStep,
     SignalStep,
     SleepStep,
     Step,
@@ -73,6 +74,19 @@ class NotifyCancel(msgspec.Struct, frozen=True):
     step: str = ""
 
 
+class AwaitEvent(msgspec.Struct, frozen=True):
+    """The step waits for a published event: it has to be among those that events look for, and
+    what was published before has to be looked at."""
+
+    step: str
+
+
+class ForgetWaiter(msgspec.Struct, frozen=True):
+    """The step waits for no published event any more."""
+
+    step: str
+
+
 class SettleLane(msgspec.Struct, frozen=True):
     """Whoever is first in the run's lane has to know it: the run is queued, or has left it."""
 
@@ -82,7 +96,15 @@ class SettlePause(msgspec.Struct, frozen=True):
 
 
 Command = (
-    CreateRegister | EndRegister | SetTimer | ClearTimers | NotifyCancel | SettleLane | SettlePause
+    CreateRegister
+    | EndRegister
+    | SetTimer
+    | ClearTimers
+    | NotifyCancel
+    | AwaitEvent
+    | ForgetWaiter
+    | SettleLane
+    | SettlePause
 )
 
 
@@ -107,7 +129,13 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
     for step_id, entry in run.steps.items():
         if entry.status == "active":
             commands.extend(_of_active_step(plan.steps[step_id], entry.started_ms))
-    return tuple(commands)
+    return (*commands, *_of_waits_over(plan, run))
+
+
+def _of_waits_over(plan: Plan, run: RunDocument) -> tuple[ForgetWaiter, ...]:
+    entries = ((step_id, run.steps.get(step_id)) for step_id in plan.waited_before)
+    over = ("completed", "failed", "cancelled")
+    return tuple(ForgetWaiter(name) for name, entry in entries if entry and entry.status in over)
 
 
 def _of_neighbours(run: RunDocument) -> tuple[Command, ...]:
@@ -120,9 +148,10 @@ def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
     match step:
         case SleepStep():
             return (_step_timer("w", "wake", step.id, "", wakes_ms(step, started_ms)),)
-        case SignalStep() | ApprovalStep():
+        case SignalStep() | EventStep() | ApprovalStep():
             due_ms = waits.due_ms(step, started_ms)
-            return (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()
+            timer = (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()
+            return (AwaitEvent(step.id), *timer) if isinstance(step, EventStep) else timer
         case ChoiceStep():
             return ()  # It is over as soon as it is decided.
         case _:
@@ -137,7 +166,7 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
         commands.append(NotifyCancel(_why(run)))
     if plan.may_set_timers:
         commands.append(ClearTimers())
-    return commands
+    return [*commands, *_of_waits_over(plan, run)]
 
 
 def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:

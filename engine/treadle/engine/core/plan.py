@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
+    EventStep,
     SignalStep,
     SleepStep,
     Step,
@@ -35,6 +37,7 @@ class Plan:
         "order",
         "roots",
         "steps",
+        "waited_before",
     )
 
     def __init__(self, definition: WorkflowDefinition, content_hash: str) -> None:
@@ -69,9 +72,27 @@ class Plan:
             for step in definition.steps
             if not step.after and step.id not in self.handles.keys() | self.compensations.keys()
         )
+        self.waited_before = {
+            step.id: tuple(self._waited_before(step))
+            for step in definition.steps
+            if isinstance(step, EventStep)
+        }
+        """By a step that waits for an event: the steps before it that wait for the same one."""
         self.may_set_timers = definition.timeout_s > 0 or any(
             _may_set_timers(step) for step in definition.steps
         )
+
+    def _waited_before(self, step: EventStep) -> Iterator[str]:
+        before, left = set[str](), [*step.after]
+        while left:
+            name = left.pop()
+            if name not in before:
+                before.add(name)
+                left.extend(self.steps[name].after)
+        for name in sorted(before):
+            other = self.steps[name]
+            if isinstance(other, EventStep) and other.event == step.event:
+                yield name
 
     def work(self, step_id: str) -> TaskStep | AgentLoopStep:
         """Return a step that workers execute; raise ``KeyError`` for any other."""
@@ -94,7 +115,7 @@ def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
 
 def _may_set_timers(step: Step) -> bool:
     match step:
-        case SignalStep() | ApprovalStep():
+        case SignalStep() | EventStep() | ApprovalStep():
             return step.timeout_s > 0
         case SleepStep():
             return True

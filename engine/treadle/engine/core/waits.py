@@ -6,8 +6,8 @@ from treadle.engine.core.facts import StepEnded
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk import approvals
-from treadle.sdk.definition import ApprovalStep, SignalStep, Step, WaitStep
-from treadle.sdk.messages import Failure, MessageSent
+from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, Step, WaitStep
+from treadle.sdk.messages import EventMatched, Failure, MessageSent
 from treadle.sdk.run import RunDocument
 
 
@@ -45,8 +45,35 @@ def answered(plan: Plan, run: RunDocument, event: MessageSent, moment: Moment) -
     return StepEnded(step.id, "failed" if failure else "completed", 0, failure, moment.id)
 
 
+def matched(plan: Plan, run: RunDocument, event: EventMatched, moment: Moment) -> StepEnded | None:
+    """Return the end of a step for which an event was published; None if it changes nothing.
+
+    The first event that fits is taken; one that a step before it was given is used up.
+    """
+    step = plan.steps.get(event.step)
+    entry = run.steps.get(event.step)
+    if not isinstance(step, EventStep) or entry is None or entry.status != "active":
+        return None
+    if event.request != run.requested:
+        return None
+    if event.failure is not None:
+        return StepEnded(step.id, "failed", 0, event.failure, moment.id)
+    if event.published in used_before(plan, run, step):
+        return None
+    return StepEnded(step.id, "completed", 0, event=moment.id, position=event.published)
+
+
+def used_before(plan: Plan, run: RunDocument, step: EventStep) -> tuple[int, ...]:
+    """Return the published events that steps before this one have waited for and got."""
+    entries = (run.steps.get(name) for name in plan.waited_before[step.id])
+    return tuple(entry.position for entry in entries if entry and entry.position)
+
+
 def _awaited(step: WaitStep) -> str:
     match step:
+        case EventStep():
+            fits = f" with {step.match}" if step.match else ""
+            return f"event {step.event!r}{fits}"
         case SignalStep():
             return f"signal {step.signal!r}"
         case ApprovalStep():

@@ -18,7 +18,7 @@ from msgspec import Raw
 from treadle.sdk import payload
 from treadle.sdk.asks import Reply
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import answering, deciding, requests, sending, tracing
+from treadle.sdk.client import answering, deciding, publishing, requests, sending, tracing
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.event import RunEvent
@@ -159,6 +159,15 @@ class Client:
         A run counts each id once; give one if the same signal may be sent twice.
         """
         return await requests.signal(self._store, run, name, payload, id)
+
+    async def publish_event(self, name: str, payload: object = None, id: str = "") -> int:
+        """Publish an event to the namespace and return its sequence.
+
+        It completes each step that waits for it and whose match holds, of every run, also of one
+        that has been requested and has not come so far. Publishing one id twice is one event; with
+        another payload it is a ``UserError``. See docs/events.md.
+        """
+        return await publishing.publish(self._store, name, payload, id)
 
     async def cancel(self, run: str, reason: str = "") -> None:
         """Cancel a run. It is final once ``result`` or ``watch`` say so."""

@@ -16,6 +16,7 @@ from treadle.sdk.messages import (
     NO_RAW,
     CancelRequested,
     Event,
+    EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
@@ -57,8 +58,8 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iterations: int | None = None
     """Of ``step.ended``: how many were committed."""
     name: str = ""
-    """Of a signal: its name. Of a message: its kind and id. Of ``run.requested``: the workflow.
-    Of ``run.queued`` and ``run.lane_granted``: the lane."""
+    """Of a signal: its name. Of an event: its name and id. Of a message: its kind and id. Of
+    ``run.requested``: the workflow. Of ``run.queued`` and ``run.lane_granted``: the lane."""
     worker: str = ""
     detail: str = ""
     failure: Failure | None = None
@@ -131,6 +132,10 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _placed(base, event)
         case TimerFired():
             return _with(base, step=event.step, detail=event.kind)
+        case EventMatched():
+            name = f"{event.name} {event.id}".rstrip()
+            told = _with(base, step=event.step, name=name, value=event.payload)
+            return _with(told, failure=event.failure)
         case LaneGranted():
             return _with(base, name=event.lane)
 

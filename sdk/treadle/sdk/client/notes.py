@@ -48,6 +48,7 @@ NoteKind = Literal[
     "maybe_blocked",
     "ask",
     "signal_wait",
+    "event_wait",
     "message_wait",
     "timed_wait",
     "provider_busy",
@@ -93,6 +94,16 @@ def notes_of(
                     f"step {step.id!r} waits for the signal {step.signal!r}",
                     f"treadle run signal {document.run} {step.signal}",
                     "signal_wait",
+                    step.id,
+                )
+            )
+        elif step.doing == "awaiting_event":
+            fits = f" with {step.match}" if step.match else ""
+            notes.append(
+                Note(
+                    f"step {step.id!r} waits for the event {step.event!r}{fits}",
+                    f"treadle event publish {step.event} --payload JSON",
+                    "event_wait",
                     step.id,
                 )
             )

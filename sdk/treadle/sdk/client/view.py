@@ -19,6 +19,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
+    EventStep,
     SignalStep,
     SleepStep,
     Step,
@@ -52,6 +53,7 @@ Doing = Literal[
     "paused",
     "waiting",
     "awaiting_signal",
+    "awaiting_event",
     "awaiting_approval",
 ]
 
@@ -68,6 +70,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """What an active step is at; empty when it is not active."""
     after: tuple[str, ...] = ()
     signal: str = ""
+    event: str = ""
+    """Name of the published event that it waits for."""
+    match: str = ""
+    """Condition of that event."""
     iteration: int = 0
     """The iteration that is due, counted from 0."""
     attempt: int = 0
@@ -262,6 +268,10 @@ def _step_view(
             )
         case SignalStep():
             view = StepView(id=name, kind="signal", signal=step.signal, after=step.after)
+        case EventStep():
+            view = StepView(
+                id=name, kind="event", event=step.event, match=step.match, after=step.after
+            )
         case SleepStep():
             view = StepView(id=name, kind="sleep", after=step.after, due_ms=_wakes_ms(step, entry))
         case ApprovalStep():
@@ -306,6 +316,8 @@ def _live(view: StepView, held: Held | None) -> StepView:
     if held is None:
         if view.kind == "signal":
             return msgspec.structs.replace(view, doing="awaiting_signal", since_ms=view.started_ms)
+        if view.kind == "event":
+            return msgspec.structs.replace(view, doing="awaiting_event", since_ms=view.started_ms)
         if view.kind == "sleep":
             return msgspec.structs.replace(view, doing="sleeping", since_ms=view.started_ms)
         if view.kind == "approval":

@@ -4,7 +4,7 @@
             PauseRequested, ResumeRequested------------------------------->  events
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
-    engine  --LaneGranted--------------------------------------------------->  events
+    engine  --LaneGranted, EventMatched------------------------------------->  events
     engine  --Task, Delayed, Sleeping, Parked, Ended (registers)------------>  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
     engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from treadle.sdk.messages.common import NO_RAW, Failure, FromRun, FromSteps, Inline, TaskInput
 from treadle.sdk.messages.dead_letter import DeadLetter
-from treadle.sdk.messages.internal import LaneGranted, TimerFired, TimerKind
+from treadle.sdk.messages.internal import EventMatched, LaneGranted, TimerFired, TimerKind
 from treadle.sdk.messages.presence import Beat, CancelNotice, Held, WorkerPresence
 from treadle.sdk.messages.registers import (
     Checkpoint,
@@ -58,7 +58,7 @@ TaskEvent = Settled | TaskDue
 ClientEvent = (
     RunRequested | SignalReceived | MessageSent | CancelRequested | PauseRequested | ResumeRequested
 )
-Event = TaskEvent | ClientEvent | TimerFired | LaneGranted
+Event = TaskEvent | ClientEvent | TimerFired | LaneGranted | EventMatched
 
 __all__ = [
     "NO_RAW",
@@ -71,6 +71,7 @@ __all__ = [
     "Delayed",
     "Ended",
     "Event",
+    "EventMatched",
     "Failure",
     "FromRun",
     "FromSteps",

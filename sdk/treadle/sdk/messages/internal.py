@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.messages.common import NO_RAW, Failure
+
 TimerKind = Literal["step_deadline", "run_deadline", "wake"]
 
 
@@ -24,6 +26,30 @@ class TimerFired(
     type: str = ""
     token: int = 0
     due_ms: int = 0
+
+
+class EventMatched(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.event_matched",
+    tag_field="event",
+    kw_only=True,
+):
+    """A published event fits what a step waits for: the first one is taken, and twice is once."""
+
+    step: str
+    request: int
+    """Sequence of the request it is for: an id may be used again after its run has gone."""
+    name: str = ""
+    """Of the event."""
+    id: str = ""
+    """Of the event, as its publisher chose it."""
+    published: int = 0
+    """Sequence of the event among those published."""
+    payload: msgspec.Raw = NO_RAW
+    failure: Failure | None = None
+    """Why no event can fit: what the match asks of the run is not there."""
 
 
 class LaneGranted(

@@ -6,6 +6,7 @@ engine and workers in this process and gives a client.
 
 from treadle.sdk.testing.local import local
 from treadle.sdk.testing.simulation import (
+    Event,
     Message,
     Resume,
     Signal,
@@ -14,4 +15,13 @@ from treadle.sdk.testing.simulation import (
     simulate,
 )
 
-__all__ = ["Message", "Resume", "Signal", "SimulatedRun", "SimulatedStep", "local", "simulate"]
+__all__ = [
+    "Event",
+    "Message",
+    "Resume",
+    "Signal",
+    "SimulatedRun",
+    "SimulatedStep",
+    "local",
+    "simulate",
+]

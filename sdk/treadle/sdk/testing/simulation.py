@@ -50,6 +50,15 @@ class Signal(msgspec.Struct, frozen=True):
     """Virtual seconds after the start."""
 
 
+class Event(msgspec.Struct, frozen=True):
+    """An event to publish while a simulated run is under way."""
+
+    name: str
+    payload: Any = None
+    after_s: float = 0
+    """Virtual seconds after the start."""
+
+
 class Message(msgspec.Struct, frozen=True):
     """A message to send to a step of a simulated run."""
 
@@ -169,6 +178,7 @@ async def simulate(
     now: datetime | str = DEFAULT_NOW,
     signals: Mapping[str, Any] | Sequence[Signal] = (),
     messages: Sequence[Message] = (),
+    events: Mapping[str, Any] | Sequence[Event] = (),
     answers: Answers | None = None,
     resume: Resume | None = None,
     pause_after_s: float | None = None,
@@ -179,9 +189,10 @@ async def simulate(
 
     Delays, timeouts, retries and ``asyncio.sleep`` in handlers take no real time. ``signals``
     maps names to payloads, sent at the start, or lists ``Signal`` objects with their times;
-    ``messages`` lists messages to loops. ``answers`` stands for the people who are asked: a
-    function of an ask that returns a ``Reply``, or None for no answer yet. The run is paused
-    after ``pause_after_s`` and resumed by ``resume``. ``queued_s`` is how long
+    ``messages`` lists messages to loops; ``events`` are published events, given like ``signals``.
+    ``answers`` stands for the people who are asked: a function of an ask that returns a ``Reply``,
+    or None for no answer yet. The run is paused after ``pause_after_s`` and resumed by ``resume``.
+    ``queued_s`` is how long
     the run is queued in a lane behind others; the other times count from its request. The run is
     returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
@@ -207,6 +218,7 @@ async def simulate(
 
         async def main() -> SimulatedRun:
             _schedule(world, planned, resume, pause_after_s, cancel_after_s)
+            _publish(world, events)
             world.publish(request)
             await world.wait_idle()
             return SimulatedRun(world, plan, loop.time())
@@ -250,6 +262,21 @@ def _planned(
         )
         for s in listed
     ]
+
+
+def _publish(world: World, events: Mapping[str, Any] | Sequence[Event]) -> None:
+    listed = (
+        [Event(name, value) for name, value in events.items()]
+        if isinstance(events, Mapping)
+        else list(events)
+    )
+    for number, event in enumerate(listed):
+        value = payload.decode(event.name, payload.encode(event.name, event.payload))
+        world.after(
+            f"published-{number}",
+            event.after_s,
+            lambda name=event.name, value=value: world.publish_external(name, value),  # type: ignore[misc]
+        )
 
 
 def _schedule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from treadle.engine.core import Plan
-from treadle.sdk.definition import ApprovalStep, SignalStep
+from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
 
 
@@ -33,6 +33,9 @@ def _wait_of(plan: Plan, step_id: str, entry: StepEntry | None) -> Waiting | Non
     if isinstance(step, SignalStep) and entry.status == "active":
         text = f"step {step_id!r} waits for the signal {step.signal!r}"
         return Waiting(text, f"`signals={{{step.signal!r}: ...}}`")
+    if isinstance(step, EventStep) and entry.status == "active":
+        text = f"step {step_id!r} waits for the event {step.event!r}"
+        return Waiting(text, f"`events={{{step.event!r}: ...}}`")
     if isinstance(step, ApprovalStep) and entry.status == "active":
         text = f"step {step_id!r} waits for an approval: {step.prompt}".rstrip(": ")
         return Waiting(text, "`answers=...`, a function that returns a `Reply`")

@@ -60,6 +60,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import RUN_ID, Executor
 from treadle.worker.execution import Fenced, Record
 from treadle.worker.mailbox import Letters, received
@@ -106,6 +107,7 @@ class World:
         self._payloads: dict[int, msgspec.Raw] = {}
         self._answers = answers
         self._answered: set[str] = set()
+        self._external = External(self)
         self._idle = asyncio.Event()
         self._fault: Exception | None = None
         self.run: RunDocument | None = None
@@ -152,10 +154,17 @@ class World:
 
     # ---------------------------------------------------------------- events
 
+    def publish_external(self, name: str, value: Any) -> None:
+        """Publish an event to the namespace."""
+        assert self.run is not None
+        self._external.publish(self._plan, self.run, name, value)
+        self.check_idle()
+
     def publish(self, event: Event) -> None:
         """Store an event and handle it, with all its effects."""
         self._sequence += 1
-        moment = Moment(RUN_ID, f"e{self._sequence}", self.now_ms(), self._sequence)
+        letter = "t" if isinstance(event, TimerFired) else "e"
+        moment = Moment(RUN_ID, f"{letter}{self._sequence}", self.now_ms(), self._sequence)
         self.history.append(Recorded(self._sequence, moment.ms, event))
         match event:
             case (
@@ -207,6 +216,12 @@ class World:
             outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
             fact = decision(step, msgspec.json.decode(self._input), outputs)
             self.run = decided(self._plan, self.run, fact)
+
+    def named(self, step_id: str) -> tuple[Any, dict[str, Any]]:
+        """Return what a match of a step may ask for: the run's input, and outputs by step."""
+        after = self._plan.steps[step_id].after
+        outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in after}
+        return msgspec.json.decode(self._input), outputs
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
         placed = self._registers.get(step_id)
@@ -280,6 +295,10 @@ class World:
                     self._timers.clear()
                 case effects.NotifyCancel():
                     self._executor.cancel(command.step)
+                case effects.AwaitEvent():
+                    self._external.wait(self._plan, self.run, command.step)
+                case effects.ForgetWaiter():
+                    pass
                 case effects.SettleLane():
                     pass  # Who else is in the lane, the one who simulates says.
                 case effects.SettlePause():

@@ -14,6 +14,7 @@ from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
+    EventStep,
     SignalStep,
     SleepStep,
     Step,
@@ -360,6 +361,8 @@ def _kind(step: Step) -> str:
             return f"{names.INVOKE_AGENT} {step.id}"
         case SignalStep():
             return f"wait {step.signal}"
+        case EventStep():
+            return f"wait {step.event}"
         case SleepStep():
             return f"sleep {step.id}"
         case ApprovalStep():

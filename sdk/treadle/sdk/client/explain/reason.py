@@ -29,6 +29,7 @@ ReasonKind = Literal[
     "maybe_blocked",
     "ask",
     "signal_wait",
+    "event_wait",
     "message_wait",
     "parked",
     "paused",

@@ -35,6 +35,7 @@ _LEVELS: dict[NoteKind, Level] = {
     "maybe_blocked": "note",
     "ask": "waits",
     "signal_wait": "waits",
+    "event_wait": "waits",
     "message_wait": "waits",
     "timed_wait": "pause",
     "provider_busy": "pause",

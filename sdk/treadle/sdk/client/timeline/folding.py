@@ -215,6 +215,10 @@ class _Fold:
             if step.started_ms:
                 self._last(step, "signal", step.started_ms, step.signal)
             return
+        if step.kind == "event":
+            if step.started_ms and step.status != "skipped":
+                self._last(step, "event", step.started_ms, step.event)
+            return
         if step.kind in ("approval", "choice"):
             if step.started_ms and step.status != "skipped":
                 kind: SpanKind = "approval" if step.kind == "approval" else "choice"

@@ -10,10 +10,12 @@ from treadle.sdk.client.view import no_step
 from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
 
-SpanKind = Literal["lane", "attempt", "pause", "wait", "parked", "signal", "approval", "choice"]
+SpanKind = Literal[
+    "lane", "attempt", "pause", "wait", "parked", "signal", "event", "approval", "choice"
+]
 """``lane``: queued; ``attempt``: one execution of one iteration, from its dispatch to its verdict;
 ``pause``: a delay; ``wait``: for a message or a time; ``parked``: at a bound; ``signal``,
-``approval``: a step that waits for one; ``choice``: a branch that was taken."""
+``event``, ``approval``: a step that waits for one; ``choice``: a branch that was taken."""
 
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,0 +1,51 @@
+"""``treadle event``: events that are published to the namespace."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.options import Json, Namespace, Url
+
+app = typer.Typer(
+    name="event", help="Publish events that steps of any run wait for.", no_args_is_help=True
+)
+
+
+@app.callback()
+def event() -> None:
+    """Publish events that steps of any run wait for."""
+
+
+@app.command()
+def publish(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the event: order.paid.")],
+    payload: Annotated[
+        str | None,
+        typer.Option("--payload", metavar="JSON", help="What the steps receive; - reads stdin."),
+    ] = None,
+    id: Annotated[
+        str,
+        typer.Option("--id", metavar="ID", help="Publishing one id twice is one event."),
+    ] = "",
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Publish an event; every step that waits for it completes with its payload."""
+    from treadle.cli import exits, output, runs
+    from treadle.sdk.client import Client
+
+    value = options.read_json("--payload", payload)
+
+    async def published(client: Client) -> int:
+        sequence = await client.publish_event(name, value, id)
+        if json:
+            output.emit({"event": name, "id": id, "sequence": sequence})
+        else:
+            output.say(f"published {name}: event {sequence}")
+        return exits.OK
+
+    return runs.run(url, namespace, published)
