@@ -266,6 +266,19 @@ def test_engine_and_worker_stop_on_sigterm_and_a_worker_may_be_first(
     assert all(msgspec.json.decode(line)["ts"] for line in engine.lines)
 
 
+def test_a_gateway_stops_on_sigterm_and_says_when_its_port_is_taken(
+    start: Start, settings: Settings
+) -> None:
+    engine = start("engine", "--json", settings=settings)
+    engine.says('"msg":"engine.ready')
+    gateway = start("http", "--port", "0", settings=settings)
+    port = gateway.says("listening on ").partition("127.0.0.1:")[2].partition(":")[0]
+    second = start("http", "--port", port, settings=settings)
+    second.says("Choose another --port")
+    assert second.process.wait(30) == exits.USAGE
+    assert gateway.end() == engine.end() == exits.OK
+
+
 def test_a_worker_without_handlers_or_file_is_bad_input(start: Start, tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("from treadle.worker import Worker\nworker = Worker()\n")
     idle = start("worker", "idle.py", "--url", "nats://127.0.0.1:9")

@@ -17,6 +17,7 @@ from treadle.sdk.definition import (
     Branch,
     ChoiceStep,
     EventStep,
+    RespondStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -141,7 +142,7 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
-FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event")
+FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event", "respond")
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
@@ -195,6 +196,8 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 steps.append(
                     ChoiceStep(id=step_id, after=after, branches=branches, default="other")
                 )
+            case "respond":
+                steps.append(RespondStep(id=step_id, after=after))
             case "sleep":
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))

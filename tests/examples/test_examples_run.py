@@ -17,9 +17,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
-from treadle.sdk.client import Client, RunHandle
+from treadle.sdk.client import Client, Http, RunHandle
 from treadle.sdk.errors import RunFailed, ServerError
 from treadle.sdk.server import NatsServer
 
@@ -171,6 +172,28 @@ async def _asks(run: RunHandle) -> bool:
 
 async def _waits_for_the_signal(run: RunHandle) -> bool:
     return any(step.doing == "awaiting_signal" for step in (await run.get()).steps)
+
+
+def test_quote_answers_a_request_and_files_it_afterwards(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "http.log"
+
+    async def play(client: Client) -> tuple[Any, Any]:
+        await client.triggers.create("quote", "quote", Http())
+        await _until(lambda: _says(log, "listening on "))
+        url = log.read_text().partition("listening on ")[2].partition(": ")[0]
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            told = await http.post(f"{url}/api/quote", json={"looms": 2})
+        return told.json(), await client.result(told.headers["treadle-run-id"])
+
+    with _process(log, environment, "http", "--port", "0"):
+        found = _run(environment, tmp_path / "log", "quote.py", "quote", play)
+    assert found == ({"looms": 2, "total_eur": 900}, "filed a quote of 900 EUR")
+
+
+async def _says(log: Path, text: str) -> bool:
+    return text in log.read_text()
 
 
 def test_code_repair_makes_no_edit_twice_when_killed_between_checkpoint_and_verdict(

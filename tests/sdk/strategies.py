@@ -22,6 +22,7 @@ from treadle.sdk.definition import (
     Branch,
     ChoiceStep,
     EventStep,
+    RespondStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -139,6 +140,13 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 default=ids,
             ),
             st.builds(
+                RespondStep,
+                id=st.just(step_id),
+                after=st.just(after),
+                status=st.integers(200, 599),
+                headers=st.just({}) | st.just({"x-kind": "a b"}),
+            ),
+            st.builds(
                 SleepStep,
                 id=st.just(step_id),
                 after=st.just(after),
@@ -205,7 +213,16 @@ Change = Callable[[dict[str, Any]], str | None]
 
 _FIELDS = {
     cls.__struct_config__.tag: cls.__struct_fields__
-    for cls in (TaskStep, AgentLoopStep, SignalStep, SleepStep, ApprovalStep, ChoiceStep, EventStep)
+    for cls in (
+        TaskStep,
+        AgentLoopStep,
+        SignalStep,
+        SleepStep,
+        ApprovalStep,
+        ChoiceStep,
+        EventStep,
+        RespondStep,
+    )
 }
 
 

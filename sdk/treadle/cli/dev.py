@@ -2,9 +2,10 @@
 
     treadle dev ── nats-server              store in .treadle/nats, on this machine only
                 ├─ treadle engine           kept alive
-                └─ treadle worker app.py    kept alive; a new one at each change of its code
+                ├─ treadle worker app.py    kept alive; a new one at each change of its code
+                └─ treadle http             kept alive, if it is asked for
 
-All three are processes of their own, ended by their ids when this one ends, however it ends.
+All of them are processes of their own, ended by their ids when this one ends, however it ends.
 ``.treadle/dev.json`` tells every other command, in this directory or one below it, where the
 server is.
 """
@@ -39,7 +40,9 @@ _SYNC_TEXT = {
 }
 
 
-def run_dev(target: str, *, port: int | None, sync: str, as_json: bool) -> int:
+def run_dev(
+    target: str, *, port: int | None, sync: str, http_port: int | None, as_json: bool
+) -> int:
     """Run until Ctrl-C or SIGTERM."""
     root = Path.cwd()
     file = app.file_of(target)
@@ -53,7 +56,7 @@ def run_dev(target: str, *, port: int | None, sync: str, as_json: bool) -> int:
         )
     server = _start_server(root, port, sync)
     try:
-        dev = _Dev(root, target, file, server, as_json=as_json)
+        dev = _Dev(root, target, file, server, http_port, as_json=as_json)
         dev.greet(sync)
         dev_file.write(root, DevFile(server.url, os.getpid(), server.http_url))
         asyncio.run(dev.run())
@@ -80,7 +83,14 @@ class _Dev:
     """The processes, and who watches over them."""
 
     def __init__(
-        self, root: Path, target: str, file: Path | None, server: NatsServer, *, as_json: bool
+        self,
+        root: Path,
+        target: str,
+        file: Path | None,
+        server: NatsServer,
+        http_port: int | None,
+        *,
+        as_json: bool,
     ) -> None:
         self._target = target
         self._watched = file.parent if file is not None else root
@@ -102,6 +112,8 @@ class _Dev:
             {**environment, lineage.SOURCES: str(self._sources)},
             self._tell,
         )
+        http = [*cli, "http", "--port", str(http_port)]
+        self._http = Child("http", http, environment, self._tell) if http_port is not None else None
 
     def greet(self, sync: str) -> None:
         """Say where everything is, and what a crash can cost."""
@@ -128,6 +140,8 @@ class _Dev:
             "give them up)",
         )
         await self._worker.stop()
+        if self._http is not None:
+            await self._http.stop()
         await self._engine.stop()
         for job in jobs:
             job.cancel()
@@ -143,6 +157,8 @@ class _Dev:
                 self._tell("dev", "giving up what still runs; it goes on at the next start")
                 self._worker.kill()
                 self._engine.kill()
+                if self._http is not None:
+                    self._http.kill()
             stop.set()
 
         if sys.platform != "win32":
@@ -157,12 +173,15 @@ class _Dev:
                 f"the engine did not set up namespace {settings.namespace!r} within {SETUP_S:.0f} "
                 "s. See why in its lines above."
             )
-        worker = asyncio.create_task(self._worker.run())
+        serving = [asyncio.create_task(self._worker.run())]
+        if self._http is not None:
+            serving.append(asyncio.create_task(self._http.run()))
         try:
             await self._say_ready(settings)
-            await worker
+            await asyncio.gather(*serving)
         finally:
-            worker.cancel()
+            for each in serving:
+                each.cancel()
 
     async def _is_set_up(self, settings: Settings) -> bool:
         deadline = time.monotonic() + SETUP_S

@@ -17,7 +17,7 @@ from treadle.cli.event import app as event_app
 from treadle.cli.explaining import explain
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
-from treadle.cli.serve import dev, engine, worker
+from treadle.cli.serve import dev, engine, http, worker
 from treadle.cli.trigger import app as trigger_app
 from treadle.cli.workflow import app as workflow_app
 
@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(dev)
 app.command()(engine)
+app.command()(http)
 app.command()(worker)
 app.command()(explain)
 app.add_typer(eval_app, name="eval")

@@ -54,6 +54,12 @@ def dev(
     sync: Annotated[
         Sync, typer.Option("--sync", help="How soon acknowledged writes are on the disk.")
     ] = Sync.second,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port", min=0, max=65535, help="Run a gateway too: treadle http; 0 is any port."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Run server, engine and the worker of APP; restart the worker when its code changes.
@@ -63,7 +69,7 @@ def dev(
     """
     from treadle.cli.dev import run_dev
 
-    return run_dev(app, port=port, sync=sync.value, as_json=json)
+    return run_dev(app, port=port, sync=sync.value, http_port=http_port, as_json=json)
 
 
 def engine(
@@ -95,6 +101,23 @@ def engine(
     metrics = Endpoint(metrics_port, metrics_host)
     age_s = None if output_days is None else output_days * 24 * 3600
     return serve_engine(url, namespace, name, partitions, replicas, age_s, metrics, as_json=json)
+
+
+def http(
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="To listen on; 0 is a free one.")
+    ] = 8099,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="To listen on; all: 0.0.0.0.")
+    ] = "127.0.0.1",
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Run a gateway for webhooks and HTTP triggers; any number may run (docs/http.md)."""
+    from treadle.cli.serving import serve_http
+
+    return serve_http(url, namespace, host, port, as_json=json)
 
 
 def worker(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from treadle.cli import exits, lineage, logs, meters, output, traces
+from treadle.sdk.errors import UserError
 from treadle.sdk.settings import Settings
 from treadle.sdk.wording import Suggestions
 
@@ -61,6 +62,39 @@ def serve_engine(
             import uvloop
 
             uvloop.run(run(meter))
+    return exits.OK
+
+
+def serve_http(
+    url: str | None, namespace: str | None, host: str, port: int, *, as_json: bool
+) -> int:
+    """Run a gateway until SIGTERM or Ctrl-C."""
+    lineage.end_with_parent()
+    logs.configure(as_json=as_json)
+    try:
+        from treadle.engine.gateway import Gateway
+    except ModuleNotFoundError as exc:
+        raise UserError(
+            f"the gateway needs {exc.name}, which is not installed. Install the extra: "
+            "`pip install 'treadle[http]'`."
+        ) from exc
+    settings = Settings.from_env(url=url, namespace=namespace)
+    gateway = Gateway(settings, host=host, port=port)
+
+    async def run() -> None:
+        _on_signals(gateway.stop)
+        serving = asyncio.create_task(gateway.run())
+        ready = asyncio.create_task(gateway.ready.wait())
+        await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        where = f"http://{gateway.host}:{gateway.port}"
+        if as_json and not serving.done():
+            output.emit({"event": "http.ready", "url": where})
+        elif not serving.done():
+            output.say(f"listening on {where}: POST /hooks/NAME and /api/PATH")
+        await serving
+
+    asyncio.run(run())
     return exits.OK
 
 

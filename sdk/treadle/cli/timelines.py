@@ -19,7 +19,7 @@ _MARKS = {
     "attempt": "█",
     "pause": "·",
     **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval"), "░"),
-    "choice": "▏",
+    **dict.fromkeys(("choice", "respond"), "▏"),
 }
 _BAR = 4
 """The column of the bars."""

@@ -10,7 +10,7 @@ from treadle.cli import options
 from treadle.cli.options import Json, Namespace, Url
 
 app = typer.Typer(
-    name="trigger", help="Start runs at times, and for messages.", no_args_is_help=True
+    name="trigger", help="Start runs at times, for messages and over HTTP.", no_args_is_help=True
 )
 create_app = typer.Typer(name="create", help="Create a trigger of a kind.", no_args_is_help=True)
 app.add_typer(create_app, name="create")
@@ -113,6 +113,117 @@ def subject(
         name=name,
         workflow=workflow,
         on=Subject(subject, max_in_flight),
+        version=version,
+        metadata=options.read_metadata(metadata or []),
+        lane=lane,
+        replace=replace,
+    )
+    return runs.run(url, namespace, lambda client: triggers.create(client, wanted, as_json=json))
+
+
+Secret = typer.Option(
+    "--secret", metavar="env:NAME|file:/PATH", help="Where the gateway finds it; it is not stored."
+)
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="NAME", help="A header that runs are given; repeatable."),
+]
+
+
+@create_app.command()
+def webhook(
+    name: Name,
+    workflow: Workflow,
+    secret: Annotated[str, Secret],
+    scheme: Annotated[
+        str,
+        typer.Option(
+            "--scheme", metavar="standard|github|stripe|hmac", help="How deliveries are signed."
+        ),
+    ] = "standard",
+    signature_header: Annotated[
+        str, typer.Option("--signature-header", metavar="NAME", help="Of the scheme hmac.")
+    ] = "",
+    timestamp_header: Annotated[
+        str, typer.Option("--timestamp-header", metavar="NAME", help="Of the scheme hmac.")
+    ] = "",
+    id_header: Annotated[
+        str, typer.Option("--id-header", metavar="NAME", help="Of the scheme hmac.")
+    ] = "",
+    tolerance: Annotated[
+        int,
+        typer.Option("--tolerance", metavar="SECONDS", help="How old a delivery may be."),
+    ] = 300,
+    headers: Headers = None,
+    version: Version = None,
+    metadata: Metadata = None,
+    lane: Lane = None,
+    replace: Replace = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start a run for each signed delivery to POST /hooks/NAME of `treadle http`."""
+    from treadle.cli import runs, triggers
+    from treadle.sdk.triggers.trigger import Webhook
+    from treadle.sdk.triggers.web import check_scheme
+
+    on = Webhook(
+        secret=secret,
+        scheme=check_scheme(scheme),
+        signature_header=signature_header,
+        timestamp_header=timestamp_header,
+        id_header=id_header,
+        tolerance_s=tolerance,
+        headers=tuple(headers or ()),
+    )
+    wanted = triggers.Wanted(
+        name=name,
+        workflow=workflow,
+        on=on,
+        version=version,
+        metadata=options.read_metadata(metadata or []),
+        lane=lane,
+        replace=replace,
+    )
+    return runs.run(url, namespace, lambda client: triggers.create(client, wanted, as_json=json))
+
+
+@create_app.command()
+def http(
+    name: Name,
+    workflow: Workflow,
+    path: Annotated[
+        str, typer.Option("--path", metavar="PATH", help="Behind /api/; by default the name.")
+    ] = "",
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", help="How long a request waits."),
+    ] = 30,
+    secret: Annotated[str, Secret] = "",
+    cancels: Annotated[
+        bool, typer.Option("--cancel-on-disconnect", help="End the run if its client goes away.")
+    ] = False,
+    headers: Headers = None,
+    version: Version = None,
+    metadata: Metadata = None,
+    lane: Lane = None,
+    replace: Replace = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Start a run for each request to POST /api/PATH of `treadle http`, and answer it."""
+    from treadle.cli import runs, triggers
+    from treadle.sdk.triggers.trigger import Http
+
+    on = Http(
+        path=path, timeout_s=timeout, secret=secret, cancels=cancels, headers=tuple(headers or ())
+    )
+    wanted = triggers.Wanted(
+        name=name,
+        workflow=workflow,
+        on=on,
         version=version,
         metadata=options.read_metadata(metadata or []),
         lane=lane,

@@ -14,7 +14,7 @@ from treadle.cli import exits, output
 from treadle.sdk.client import Client, TriggerView
 from treadle.sdk.times import age
 from treadle.sdk.triggers.kinds import described, kind_of
-from treadle.sdk.triggers.trigger import Cron, On, Subject
+from treadle.sdk.triggers.trigger import Cron, Http, On, Subject, Webhook
 
 _INPUT_CHARS_MAX = 200
 
@@ -168,6 +168,14 @@ def _fires_at(view: TriggerView) -> str:
             flight = f", at most {on.max_in_flight} runs in flight" if on.max_in_flight else ""
             waiting = f", {view.waiting} waiting" if view.waiting else ""
             return f"{described(on)} in stream {view.stream!r}{flight}{waiting}"
+        case Webhook() as on:
+            window = "" if on.scheme == "github" else f" within {on.tolerance_s} s"
+            return f"POST /hooks/{view.name}, {described(on)}{window}, secret in {on.secret}"
+        case Http() as on:
+            token = f", bearer token in {on.secret}" if on.secret else ", without a token"
+            path = on.path or view.name
+            cancels = ", cancelled when the client goes away" if on.cancels else ""
+            return f"POST /api/{path}, answered within {on.timeout_s:g} s{token}{cancels}"
         case _:
             assert_never(view.on)
 

@@ -279,6 +279,28 @@ class Workflow(Generic[InputT]):
             until=until.isoformat() if isinstance(until, datetime) else until,
         )
 
+    def respond(
+        self,
+        id: str,
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step that answers the HTTP request which started the run: docs/http.md.
+
+        Its input is the body. The run goes on after it; in a run that nobody waits for it does
+        nothing.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="respond",
+            **self._parts.turn(path, turn),
+            status=status,
+            headers=dict(headers or {}),
+        )
+
     def build(self) -> WorkflowDefinition:
         """Return the definition; raise ``InvalidDefinition`` with all problems."""
         plain = {**self._fields, "steps": self._steps}

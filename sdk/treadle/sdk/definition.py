@@ -199,7 +199,29 @@ class ChoiceStep(_StepBase, frozen=True, tag="choice", tag_field="kind", kw_only
     """What the choice puts out if no condition holds."""
 
 
-Step = TaskStep | AgentLoopStep | SignalStep | EventStep | SleepStep | ApprovalStep | ChoiceStep
+class RespondStep(_StepBase, frozen=True, tag="respond", tag_field="kind", kw_only=True):
+    """A step that answers the HTTP request which started the run; no worker is held.
+
+    It completes at once, and the run goes on. Its input is the body of the response, its output
+    null. The first one of a run to complete is the response.
+    """
+
+    status: int = 200
+    """Status code of the response."""
+    headers: dict[str, str] = {}
+    """Headers of the response. Without a ``content-type`` the body is JSON."""
+
+
+Step = (
+    TaskStep
+    | AgentLoopStep
+    | SignalStep
+    | EventStep
+    | SleepStep
+    | ApprovalStep
+    | ChoiceStep
+    | RespondStep
+)
 WorkStep = TaskStep | AgentLoopStep
 """What workers execute; it has a task type and a register."""
 WaitStep = SignalStep | EventStep | ApprovalStep

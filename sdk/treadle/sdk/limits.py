@@ -95,6 +95,9 @@ PROMPT_CHARS_MAX = 4_000
 APPROVERS_MAX = 50
 """Names of those who may answer; a longer list is a group with a name."""
 
+HEADERS_MAX = 32
+"""Headers of one response: a page of them."""
+
 #: Every number of a definition, by the name of its field.
 RANGES: dict[str, Range] = {
     "timeout_s": _DURATION,
@@ -103,6 +106,9 @@ RANGES: dict[str, Range] = {
     "duration_s": _DURATION,
     "delay_s": _DURATION,
     "max_delay_s": _DURATION,
+    "status": Range(
+        200, 599, "it is the status of an HTTP response, and those below 200 are none yet"
+    ),
     "max_iterations": Range(
         1,
         ITERATIONS_MAX,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.sdk.definition import SleepStep, Step, WaitStep
+from treadle.sdk.definition import RespondStep, SleepStep, Step, WaitStep
 from treadle.sdk.messages import Failure
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -112,6 +112,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Every such event below this sequence was applied too, and its id forgotten."""
     chosen: dict[str, str] = {}
     """By choice that has completed: the branch it took."""
+    responded: str = ""
+    """The respond step that has answered the run's request: the first one that has completed."""
     metadata: dict[str, str] = {}
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
@@ -132,7 +134,7 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 def has_output(run: RunDocument, step: Step) -> bool:
     """True when a step has completed with something to hand on; null stands for it otherwise."""
     entry = run.steps.get(step.id)
-    if entry is None or entry.status != "completed" or isinstance(step, SleepStep):
+    if entry is None or entry.status != "completed" or isinstance(step, SleepStep | RespondStep):
         return False
     # What waits completes with the event it waited for, or with that of its timer.
     return not isinstance(step, WaitStep) or entry.event.startswith("e")

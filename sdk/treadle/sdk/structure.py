@@ -21,6 +21,7 @@ from treadle.sdk.definition import (
     Branch,
     ChoiceStep,
     EventStep,
+    RespondStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -40,6 +41,7 @@ _StepKind = (
     | type[SleepStep]
     | type[ApprovalStep]
     | type[ChoiceStep]
+    | type[RespondStep]
 )
 STEP_KINDS: dict[str, _StepKind] = {
     "task": TaskStep,
@@ -49,6 +51,7 @@ STEP_KINDS: dict[str, _StepKind] = {
     "sleep": SleepStep,
     "approval": ApprovalStep,
     "choice": ChoiceStep,
+    "respond": RespondStep,
 }
 
 #: Why a field is required, and what to do.
@@ -75,6 +78,7 @@ _ALSO_CALLED = {
     **dict.fromkeys(("wait_for_event", "on_event", "message"), "event"),
     **dict.fromkeys(("approve", "human", "review", "manual"), "approval"),
     **dict.fromkeys(("switch", "branch", "route", "if"), "choice"),
+    **dict.fromkeys(("response", "reply", "return"), "respond"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),
     **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),
@@ -188,6 +192,8 @@ class Structure:
             return Retry(**self._fields(cast("Mapping[object, object]", value), Retry, path, {}))
         if kind == tuple[str, ...]:
             return self._texts(value, path)
+        if kind == dict[str, str]:
+            return self._headers(value, path)
         if kind == tuple[Branch, ...]:
             return self._branches(value, path)
         if get_origin(kind) is tuple:
@@ -218,6 +224,15 @@ class Structure:
                 self._expect(wording.item(path, i), "a name", entry)
         # The place of an unreadable entry is kept: the paths of the others count it.
         return tuple(entry if isinstance(entry, str) else "" for entry in items)
+
+    def _headers(self, value: object, path: str) -> object:
+        if not isinstance(value, Mapping):
+            return self._expect(path, "texts by name", value)
+        headers = cast("Mapping[str, object]", value)
+        for name, text in headers.items():
+            if not isinstance(text, str):
+                self._expect(wording.field(path, wording.key(name)), "text", text)
+        return {name: text for name, text in headers.items() if isinstance(text, str)}
 
     def _items(self, value: object, path: str, expected: str) -> Sequence[object] | None:
         if isinstance(value, (list, tuple)):

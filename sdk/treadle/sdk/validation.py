@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.sdk import choices, conditions, matching, wording
+from treadle.sdk import choices, conditions, matching, responses, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    RespondStep,
     Retry,
     SignalStep,
     SleepStep,
@@ -138,6 +139,8 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
             yield from _approval(step, path)
         case ChoiceStep():
             yield from choices.problems_of(step, path)
+        case RespondStep():
+            yield from responses.problems_of(step, path)
         case _:
             yield from _work(step, path)
 

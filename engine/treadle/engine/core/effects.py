@@ -21,6 +21,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    RespondStep,
     SignalStep,
     SleepStep,
     Step,
@@ -152,8 +153,8 @@ def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
             due_ms = waits.due_ms(step, started_ms)
             timer = (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()
             return (AwaitEvent(step.id), *timer) if isinstance(step, EventStep) else timer
-        case ChoiceStep():
-            return ()  # It is over as soon as it is decided.
+        case ChoiceStep() | RespondStep():
+            return ()  # It is over as soon as it is its turn.
         case _:
             return (CreateRegister(step.id),)
 

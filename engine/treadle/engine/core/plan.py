@@ -10,6 +10,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    RespondStep,
     SignalStep,
     SleepStep,
     Step,
@@ -119,7 +120,7 @@ def _may_set_timers(step: Step) -> bool:
             return step.timeout_s > 0
         case SleepStep():
             return True
-        case ChoiceStep():
+        case ChoiceStep() | RespondStep():
             return False
         case TaskStep():
             # Whatever the policy says: a handler may ask for any delay with its failure,

@@ -3,7 +3,7 @@
     turn ──start──> active | deciding ──condition──> active | skipped | failed
     deciding ──first branch that holds──> completed     a choice
     turn ──skip───> skipped
-    active ──at once──> completed      a signal that came early, a sleep that is over already
+    active ──at once──> completed      an early signal, a sleep that is over already, a response
     every step is over ──> the run is completed
     a failure that nothing handles ──> the run undoes what has completed, and fails
 
@@ -24,7 +24,7 @@ from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan, is_decided
 from treadle.engine.core.signals import consume
 from treadle.engine.core.turns import is_handled, turn_of, unmet
-from treadle.sdk.definition import ChoiceStep, SignalStep, SleepStep, Step, wakes_ms
+from treadle.sdk.definition import ChoiceStep, RespondStep, SignalStep, SleepStep, Step, wakes_ms
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, StepStatus
 
@@ -171,6 +171,9 @@ def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:
     """Complete an active step that need not wait; the same object if it has to."""
     if isinstance(step, SignalStep) and step.signal in run.signals:
         return consume(run, step, moment)
+    if isinstance(step, RespondStep):
+        over_at_once = with_step(run, step.id, _over("completed", moment))
+        return msgspec.structs.replace(over_at_once, responded=run.responded or step.id)
     if isinstance(step, SleepStep) and wakes_ms(step, moment.ms) <= moment.ms:
         return with_step(run, step.id, _over("completed", moment))
     return run

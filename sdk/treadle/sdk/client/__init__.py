@@ -14,12 +14,13 @@ from treadle.sdk.client.transcript import Transcript
 from treadle.sdk.client.trigger_view import TriggerView
 from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView, StepView
-from treadle.sdk.triggers.trigger import Cron, Subject
+from treadle.sdk.triggers.trigger import Cron, Http, Subject, Webhook
 
 __all__ = [
     "Client",
     "Cron",
     "Explanation",
+    "Http",
     "LogLine",
     "Note",
     "PendingAsk",
@@ -36,4 +37,5 @@ __all__ = [
     "Transcript",
     "TriggerView",
     "Triggers",
+    "Webhook",
 ]

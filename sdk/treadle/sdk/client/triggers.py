@@ -18,7 +18,7 @@ import msgspec
 from treadle.sdk import payload
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import Refused
-from treadle.sdk.client import requests
+from treadle.sdk.client import requests, starting
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.client.trigger_view import TriggerView, unreadable, view_of
@@ -27,16 +27,14 @@ from treadle.sdk.errors import (
     ServerUnavailable,
     StoredUnreadable,
     UnknownTrigger,
-    UnknownWorkflow,
     UserError,
 )
 from treadle.sdk.ids import check_id
 from treadle.sdk.lanes import check_lane
-from treadle.sdk.tracing import calling
 from treadle.sdk.triggers.kinds import check_on, described, is_same, kind_of
-from treadle.sdk.triggers.naming import OURS, TRIGGER_KEY, check_name
+from treadle.sdk.triggers.naming import OURS, check_name
 from treadle.sdk.triggers.source import attach
-from treadle.sdk.triggers.trigger import Cron, On, Source, Subject, Trigger
+from treadle.sdk.triggers.trigger import Cron, Http, On, Source, Subject, Trigger
 from treadle.sdk.wording import Suggestions
 
 if TYPE_CHECKING:
@@ -77,6 +75,8 @@ class Triggers:
         or subject its firings begin anew. ``input`` is that of a cron trigger's runs.
         """
         check_name(name)
+        if isinstance(on, Http):
+            await self._check_path(name, on)
         wanted = await self._wanted(workflow, on, input, version, metadata, lane)
         source: Source | None = None
 
@@ -170,22 +170,10 @@ class Triggers:
         in ``Client.start``.
         """
         standing, _ = await self._require(name)
-        version = standing.version or await self._store.latest(standing.workflow)
-        if version is None:
-            raise UnknownWorkflow(standing.workflow, list(await self._store.workflow_hashes()))
-        metadata = {**standing.metadata, TRIGGER_KEY: name}
-        origin = calling.origin(None)
-        lane = standing.lane or None
         raw = bytes(standing.input)
         if input is not msgspec.UNSET:
             raw = payload.encode(f"input of workflow {standing.workflow!r}", input)
-            definition = await self._store.definition(standing.workflow, version)
-            requests.check_input(definition, raw)
-        run = await requests.start(
-            self._store, standing.workflow, version, raw, id, metadata, lane, origin
-        )
-        calling.link_to_run(origin)
-        return self._client.handle(run)
+        return self._client.handle(await starting.start(self._store, name, standing, raw, id))
 
     # ---------------------------------------------------------------- leaves
 
@@ -220,6 +208,17 @@ class Triggers:
             metadata=_without_ours(requests.checked(metadata or {})),
             lane=check_lane(lane) if lane is not None else "",
         )
+
+    async def _check_path(self, name: str, on: Http) -> None:
+        path = on.path or name
+        for view in await self.list():
+            if not isinstance(view.on, Http) or view.name == name:
+                continue
+            if (view.on.path or view.name) == path:
+                raise UserError(
+                    f"path /api/{path} is that of trigger {view.name!r}, and a request starts one "
+                    "run. Choose another path, or delete that trigger."
+                )
 
     async def _change(self, name: str, change: Callable[[Trigger | None], Trigger]) -> None:
         """Store what ``change`` makes of the trigger as it stands, if that is anything new."""

@@ -20,6 +20,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    RespondStep,
     SignalStep,
     SleepStep,
     Step,
@@ -284,6 +285,9 @@ def _step_view(
             if branch:
                 why = choices.reason(step, branch)
                 view = msgspec.structs.replace(view, branch=branch, why=why)
+        case RespondStep():
+            why = f"answers with status {step.status}"
+            view = StepView(id=name, kind="respond", after=step.after, why=why)
         case None:
             pass
         case _:

@@ -14,7 +14,7 @@ from treadle.sdk import payload
 from treadle.sdk.asks import Ask
 from treadle.sdk.builder import Workflow
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import AgentLoopStep, WorkflowDefinition, content_hash
+from treadle.sdk.definition import AgentLoopStep, RespondStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import RunCancelled, RunConflict, RunFailed
 from treadle.sdk.messages import (
     CancelRequested,
@@ -91,6 +91,14 @@ class SimulatedStep(msgspec.Struct, frozen=True):
     """What it asks people, if it waits."""
 
 
+class SimulatedResponse(msgspec.Struct, frozen=True):
+    """What a run has answered to the HTTP request that started it."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
 class SimulatedRun:
     """A run at the end of its simulation: it ended, is parked, or waits for a signal."""
 
@@ -160,6 +168,15 @@ class SimulatedRun:
             return payload.decode("output of the run", self._world.output(steps[0].id), type_)
         pairs = (b'"%b":%b' % (s.id.encode(), bytes(self._world.output(s.id))) for s in steps)
         return payload.decode("output of the run", b"{" + b",".join(pairs) + b"}", type_)
+
+    @property
+    def response(self) -> SimulatedResponse | None:
+        """What a respond step has answered; None while none has."""
+        step = self._plan.steps.get(self._document.responded)
+        if not isinstance(step, RespondStep):
+            return None
+        body = payload.decode("response", self._world.input_of(step.id).value)
+        return SimulatedResponse(step.status, step.headers, body)
 
     def _not_over(self) -> RunConflict:
         waits = waits_of(self._plan, self._document)

@@ -275,7 +275,7 @@ class World:
                 case effects.CreateRegister():
                     if command.step not in self._registers:
                         step = self._plan.work(command.step)
-                        task_input = self._input_of(command.step)
+                        task_input = self.input_of(command.step)
                         task = effects.first_task(self._plan, self.run, step, task_input)
                         now = Moment(RUN_ID, task.parent, task.started_ms)
                         first = hold(task, now) if self.run.is_paused else task
@@ -310,7 +310,8 @@ class World:
         delay_s = (timer.due_ms - self.now_ms()) / 1000
         self.after(f"timer-{timer.id}", delay_s, lambda: self.publish(timer.event))
 
-    def _input_of(self, step_id: str) -> Inline:
+    def input_of(self, step_id: str) -> Inline:
+        """Return the input of a step whose turn it is, or was."""
         assert self.run is not None
         step = self._plan.steps[step_id]
         if failed := failed_before(self._plan, self.run, step):
@@ -382,7 +383,7 @@ class World:
         for step_id, entry in self.run.steps.items():
             step = self._plan.steps[step_id]
             if isinstance(step, ApprovalStep) and entry.status == "active":
-                given = self._input_of(step_id).value
+                given = self.input_of(step_id).value
                 self._answer(step_id, ask_of(step, entry.started_ms, given))
 
     def _answer(self, step_id: str, ask: Ask) -> None:
@@ -402,7 +403,7 @@ class World:
         step = self._plan.steps[step_id]
         entry = self.run.steps.get(step_id) if self.run else None
         if isinstance(step, ApprovalStep) and entry and entry.status == "active":
-            return (ask_of(step, entry.started_ms, self._input_of(step_id).value),)
+            return (ask_of(step, entry.started_ms, self.input_of(step_id).value),)
         placed = self._registers.get(step_id)
         register = placed.register if placed else None
         return register.asks if isinstance(register, Parked) else ()

@@ -15,6 +15,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    RespondStep,
     SignalStep,
     SleepStep,
     Step,
@@ -369,5 +370,7 @@ def _kind(step: Step) -> str:
             return f"approval {step.id}"
         case ChoiceStep():
             return f"choice {step.id}"
+        case RespondStep():
+            return f"respond {step.id}"
         case _:
             return f"step {step.id}"

@@ -7,7 +7,8 @@ from typing import assert_never
 from treadle.sdk.triggers.naming import check_catch_up
 from treadle.sdk.triggers.subject_rules import check_in_flight, check_subject
 from treadle.sdk.triggers.times import firings_of
-from treadle.sdk.triggers.trigger import Cron, On, Subject
+from treadle.sdk.triggers.trigger import Cron, Http, On, Subject, Webhook
+from treadle.sdk.triggers.web import check_http, check_webhook
 
 
 def check_on(on: On) -> None:
@@ -19,6 +20,10 @@ def check_on(on: On) -> None:
         case Subject():
             check_subject(on.subject)
             check_in_flight(on.max_in_flight)
+        case Webhook():
+            check_webhook(on)
+        case Http():
+            check_http(on)
         case _:
             assert_never(on)
 
@@ -35,6 +40,10 @@ def described(on: On) -> str:
             return f"{on.expression!r} ({on.zone})"
         case Subject():
             return f"messages on {on.subject!r}"
+        case Webhook():
+            return f"deliveries signed as {on.scheme}"
+        case Http():
+            return f"requests to /api/{on.path}" if on.path else "requests"
         case _:
             assert_never(on)
 
@@ -46,5 +55,7 @@ def is_same(one: On, other: On) -> bool:
             return (one.expression, one.zone) == (other.expression, other.zone)
         case Subject(), Subject():
             return one.subject == other.subject
+        case (Webhook(), Webhook()) | (Http(), Http()):
+            return True
         case _:
             return False

@@ -61,6 +61,11 @@ def message_run_id(name: str, stream: str, sequence: int, stored_us: int) -> str
     return f"{name}-{digest(f'{stream}:{sequence}:{stored_us}')}"
 
 
+def delivery_run_id(name: str, delivery: str) -> str:
+    """Return the id of the run that a delivery or a request starts, given its own id."""
+    return f"{name}-{digest(f'delivery:{delivery}')}"
+
+
 def digest(text: str) -> str:
     """Return 64 bits of a text's hash, hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.messages import NO_RAW
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 
 CatchUp = Literal["skip", "last", "all"]
 """What becomes of firings that nobody was there to handle: none, the newest, or each of them."""
@@ -34,7 +35,56 @@ class Subject(msgspec.Struct, frozen=True, tag="subject", tag_field="kind", omit
     """Runs of it that are under way at once; further messages wait in their stream. 0 is any."""
 
 
-On = Cron | Subject
+Scheme = Literal["standard", "github", "stripe", "hmac"]
+"""How a webhook is signed: see ``signatures.py``."""
+
+
+class Webhook(
+    msgspec.Struct, frozen=True, tag="webhook", tag_field="kind", omit_defaults=True, kw_only=True
+):
+    """Fires at each delivery to ``POST /hooks/<name>`` of a gateway; its JSON body is the input.
+
+    The secret itself is not here: ``secret`` says where the gateway finds it.
+    """
+
+    secret: str
+    """``env:NAME`` or ``file:/PATH``; of several with white space between, each is tried."""
+    scheme: Scheme = "standard"
+    signature_header: str = ""
+    """Of the scheme ``hmac``: header with the signature; ``x-signature`` by default."""
+    timestamp_header: str = ""
+    """Of the scheme ``hmac``: header with the time, Unix seconds; ``x-timestamp`` by default."""
+    id_header: str = ""
+    """Of the scheme ``hmac``: header with the delivery's id; ``idempotency-key`` by default."""
+    tolerance_s: int = 300
+    """How far the time of a delivery may be from the gateway's clock."""
+    body_bytes_max: int = PAYLOAD_BYTES_MAX
+    headers: tuple[str, ...] = ()
+    """Headers that the runs are given: the input is ``{"headers": {...}, "body": ...}`` then."""
+
+
+class Http(
+    msgspec.Struct, frozen=True, tag="http", tag_field="kind", omit_defaults=True, kw_only=True
+):
+    """Fires at each request to ``POST /api/<path>`` of a gateway, and answers it.
+
+    The response is that of the run's respond step, or its result.
+    """
+
+    path: str = ""
+    """Empty is the trigger's name."""
+    timeout_s: float = 30.0
+    """How long a request waits for the response; after that it is told where to ask."""
+    secret: str = ""
+    """Where the gateway finds the bearer token of requests, as in a webhook; empty is none."""
+    cancels: bool = False
+    """Cancel the run if the client goes away before the response."""
+    body_bytes_max: int = PAYLOAD_BYTES_MAX
+    headers: tuple[str, ...] = ()
+    """Headers that the runs are given: the input is ``{"headers": {...}, "body": ...}`` then."""
+
+
+On = Cron | Subject | Webhook | Http
 """What a trigger fires at: its kind."""
 
 

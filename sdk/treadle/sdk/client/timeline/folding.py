@@ -219,9 +219,10 @@ class _Fold:
             if step.started_ms and step.status != "skipped":
                 self._last(step, "event", step.started_ms, step.event)
             return
-        if step.kind in ("approval", "choice"):
+        if step.kind in ("approval", "choice", "respond"):
             if step.started_ms and step.status != "skipped":
-                kind: SpanKind = "approval" if step.kind == "approval" else "choice"
+                kinds: tuple[SpanKind, ...] = ("approval", "choice", "respond")
+                kind = next(each for each in kinds if each == step.kind)
                 self._last(step, kind, step.started_ms, step.why)
             return
         if step.kind == "sleep":

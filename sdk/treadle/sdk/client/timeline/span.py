@@ -11,7 +11,7 @@ from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
 
 SpanKind = Literal[
-    "lane", "attempt", "pause", "wait", "parked", "signal", "event", "approval", "choice"
+    "lane", "attempt", "pause", "wait", "parked", "signal", "event", "approval", "choice", "respond"
 ]
 """``lane``: queued; ``attempt``: one execution of one iteration, from its dispatch to its verdict;
 ``pause``: a delay; ``wait``: for a message or a time; ``parked``: at a bound; ``signal``,
