@@ -181,15 +181,14 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     )
                 )
             case "approval":
-                steps.append(
-                    ApprovalStep(
-                        id=step_id,
-                        after=after,
-                        approvers=draw(st.sampled_from(((), ("ada",)))),
-                        timeout_s=draw(_timeouts_s),
-                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
-                    )
+                approval = ApprovalStep(
+                    id=step_id,
+                    after=after,
+                    approvers=draw(st.sampled_from(((), ("ada",)))),
+                    timeout_s=draw(_timeouts_s),
+                    on_timeout=draw(st.sampled_from(("fail", "complete"))),
                 )
+                steps.append(approval)
             case "choice":
                 conditions = draw(st.lists(st.sampled_from(CONDITIONS[3:]), min_size=1, max_size=2))
                 branches = tuple(Branch(f"b{i}", when) for i, when in enumerate(conditions))
@@ -202,15 +201,14 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
             case _:
-                steps.append(
-                    SignalStep(
-                        id=step_id,
-                        after=after,
-                        signal=draw(st.sampled_from(SIGNALS)),
-                        timeout_s=draw(_timeouts_s),
-                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
-                    )
+                signal = SignalStep(
+                    id=step_id,
+                    after=after,
+                    signal=draw(st.sampled_from(SIGNALS)),
+                    timeout_s=draw(_timeouts_s),
+                    on_timeout=draw(st.sampled_from(("fail", "complete"))),
                 )
+                steps.append(signal)
     if "sleep" in kinds:
         steps = [draw(_turns(step, steps[i + 1 :])) for i, step in enumerate(steps)]
         for step in draw(st.lists(st.sampled_from(steps), max_size=2, unique_by=id)):
