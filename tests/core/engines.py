@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.core.mapping import chunk_of
 from tests.core.walks import decided
 
 from treadle.engine.core import (
@@ -28,7 +29,7 @@ from treadle.engine.core import (
 )
 from treadle.engine.core.bounds import spent_by
 from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import ApprovalStep, EventStep, WorkStep
+from treadle.sdk.definition import ApprovalStep, EventStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -162,7 +163,8 @@ def _moved_on(world: World, step_id: str) -> list[RunEvent]:
     """A step that moves and is believed parked: somebody died before he said so, or is late."""
     assert world.document is not None
     placed = world.registers[step_id]
-    is_parked = world.document.steps[step_id].status == "parked"
+    entry = world.document.steps.get(step_id)
+    is_parked = entry is not None and entry.status == "parked"
     if is_parked and not isinstance(placed.register, Parked | Ended):
         return [StepResumed(step_id, placed.register.parent, placed.sequence)]
     return []
@@ -177,7 +179,8 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
         case Ended():
             outcome, iterations = register.outcome, register.iterations
             failure, spent = register.failure, register.spent
-            return [StepEnded(step_id, outcome, iterations, failure, parent, position, spent)]
+            ended = StepEnded(step_id, outcome, iterations, failure, parent, position, spent)
+            return [msgspec.structs.replace(ended, chunk=register.chunk)]
         case Parked():
             task = register.task
             fact = StepParked(step_id, register.reason, task.iteration, parent, position)
@@ -204,9 +207,9 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
         yield
         match command:
             case effects.CreateRegister():
-                step = world.plan.steps[command.step]
-                assert isinstance(step, WorkStep)
-                task = effects.first_task(world.plan, new, step, world.input_of(step))
+                step = world.plan.work(command.step)
+                chunk = chunk_of(world.plan, new, command.step)
+                task = effects.first_task(world.plan, new, step, world.input_of(step), chunk)
                 now = Moment(new.run, task.parent, task.started_ms)
                 first = pausing.hold(task, now) if new.is_paused else task
                 world.put_register(command.step, first, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 from hypothesis import strategies as st
+from tests.core import mapping
 
 from treadle.engine.core import Moment, Plan, StepEnded, StepParked, StepResumed
 from treadle.sdk.asks import Reply
@@ -142,7 +143,7 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
-FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event", "respond")
+FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event", "respond", "map")
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 
@@ -197,6 +198,8 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 )
             case "respond":
                 steps.append(RespondStep(id=step_id, after=after))
+            case "map":
+                steps.append(draw(mapping.map_steps(step_id, after)))
             case "sleep":
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
@@ -210,7 +213,9 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 )
                 steps.append(signal)
     if "sleep" in kinds:
-        steps = [draw(_turns(step, steps[i + 1 :])) for i, step in enumerate(steps)]
+        steps = [
+            draw(mapping.turns(step, steps[i + 1 :], CONDITIONS)) for i, step in enumerate(steps)
+        ]
         for step in draw(st.lists(st.sampled_from(steps), max_size=2, unique_by=id)):
             undo = f"undo-{step.id}"
             steps[steps.index(step)] = msgspec.structs.replace(step, compensate=undo)
@@ -220,18 +225,6 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
     timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))
     definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=timeout_s)
     return Plan(definition, content_hash(definition))
-
-
-@st.composite
-def _turns(draw: st.DrawFn, step: Step, later: list[Step]) -> Step:
-    """The step with conditions, a quorum and a step that handles its failure."""
-    handlers = [other.id for other in later if not other.after]
-    return msgspec.structs.replace(
-        step,
-        quorum=draw(st.sampled_from((0, 0, *range(1, len(step.after) + 1)))),
-        when=draw(st.sampled_from(CONDITIONS)),
-        on_failure=draw(st.sampled_from(("", *handlers, *handlers))),
-    )
 
 
 # ------------------------------------------------------------------ registers
@@ -415,7 +408,7 @@ def register_events(
 @st.composite
 def facts(draw: st.DrawFn) -> StepEnded | StepParked | StepResumed:
     """What registers tell documents, true or not, of known steps or not."""
-    step = draw(st.sampled_from((*STEP_IDS, "unknown")))
+    step = draw(st.sampled_from((*STEP_IDS, "unknown", *mapping.CHUNKS)))
     event, position = f"e{draw(st.integers(1, 99))}", draw(st.integers(1, 99))
     match draw(
         st.sampled_from(("completed", "completed", "failed", "cancelled", "park", "resume"))
@@ -426,7 +419,8 @@ def facts(draw: st.DrawFn) -> StepEnded | StepParked | StepResumed:
             return StepResumed(step, event, position)
         case outcome:
             failure = draw(failures()) if outcome == "failed" else None
-            return StepEnded(step, outcome, draw(st.integers(0, 5)), failure, event, position)
+            ended = StepEnded(step, outcome, draw(st.integers(0, 5)), failure, event, position)
+            return draw(mapping.told(ended))
 
 
 signals = st.builds(

@@ -64,7 +64,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         plan=own.plans(
             ("agent_loop",) * 3
-            + ("task", "signal", "sleep", "approval", "choice", "event", "event", "respond"),
+            + ("map", "task", "signal", "sleep", "approval", "choice", "event", "event", "respond"),
         )
     )
     def begin(self, plan: Plan) -> None:

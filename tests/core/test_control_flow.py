@@ -14,11 +14,13 @@ from tests.core.walks import RunWalk, plan_of
 
 from treadle.engine.core import Plan, RunEvent, StepEnded, effects
 from treadle.engine.core.given import before_of, failed_before
+from treadle.engine.core.maps import numbers
 from treadle.engine.core.turns import turn_of
 from treadle.sdk import Workflow
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
 from treadle.sdk.messages import CancelRequested, Failure, TimerFired
 from treadle.sdk.run import UNDER_WAY, has_output
+from treadle.sdk.subjects import chunk_id
 from treadle.sdk.testing import simulate
 
 events = st.lists(st.tuples(own.run_events, st.sampled_from((0, 0, 1, 5_000))), max_size=15)
@@ -101,11 +103,18 @@ def test_what_has_to_be_done_is_done_for_steps_under_way(
         for step_id, entry in run.steps.items()
         if entry.status == "active" and isinstance(plan.steps[step_id], WorkStep)
     }
+    under_way = {
+        step_id: {chunk_id(step_id, number) for number in numbers(state.under_way)}
+        for step_id, state in run.maps.items()
+    }
+    for step_id, chunks in under_way.items():
+        active |= chunks if run.steps[step_id].status == "active" else set()
     assert created == (set() if run.is_terminal else active)
     ended = {each.step for each in commands if isinstance(each, effects.EndRegister)}
     stopped = {step_id for step_id, entry in run.steps.items() if entry.status == "cancelled"}
     work = {step_id for step_id, step in plan.steps.items() if isinstance(step, WorkStep)}
-    assert ended == stopped & work
+    halted = [chunks for name, chunks in under_way.items() if run.steps[name].status != "active"]
+    assert ended == (stopped & work).union(*halted)
 
 
 @given(plans, events)

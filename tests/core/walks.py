@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from tests.core import mapping
 from tests.core.strategies import EPOCH_MS, RUN
 
 from treadle.engine.core import (
@@ -24,8 +25,16 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.given import decision
+from treadle.engine.core.maps import laid_out
 from treadle.engine.core.progress import to_decide
-from treadle.sdk.definition import AgentLoopStep, Step, TaskStep, WorkflowDefinition, content_hash
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    MapStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+    content_hash,
+)
 from treadle.sdk.messages import (
     Failure,
     Inline,
@@ -54,7 +63,10 @@ def plan_of(*steps: Step, timeout_s: float = 0) -> Plan:
 def decided(plan: Plan, run: RunDocument) -> RunDocument:
     """Ask the conditions of the steps whose turn it is, as an engine does before it stores."""
     while step := to_decide(plan, run):
-        run = progress.decided(plan, run, decision(step, {}, dict.fromkeys(step.after)))
+        fact = decision(step, {}, dict.fromkeys(step.after))
+        if fact.holds and isinstance(step, MapStep):
+            fact = msgspec.structs.replace(fact, map=laid_out(step, mapping.sizes_of(step), 1_000))
+        run = progress.decided(plan, run, fact)
     return run
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tests.core import engines
+from tests.core import engines, mapping
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 from tests.core.turns import check_turn
@@ -45,6 +45,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import WAITING, RunDocument
 from treadle.sdk.spending import NOTHING, Spent, at_least, plus
+from treadle.sdk.subjects import step_of
 
 
 @dataclass
@@ -246,7 +247,8 @@ class World:
                 due_ms = self.now_ms + 30_000 if verb == "nap" else 0
                 self.store(StepWaiting(**common, output=msgspec.Raw(output), due_ms=due_ms))
             case "continue" | "complete" | "wait" | "nap":
-                self.store(StepCompleted(**common, output=msgspec.Raw(output)))
+                chunk = mapping.done(execution.task.chunk, self._sequences["x"])
+                self.store(StepCompleted(**common, output=msgspec.Raw(output), chunk=chunk))
             case _:
                 self.store(StepFailed(**common, failure=Failure("ValueError")))
 
@@ -288,17 +290,19 @@ class World:
     def check(self) -> None:
         """Assert the promises about what is stored."""
         for step_id, values in self.history.items():
-            self._check_chain(self.plan.steps[step_id], values)
+            self._check_chain(self.plan.work(step_id), values)
             assert all(not isinstance(value, Ended) for value in values[:-1])
             self._check_messages(step_id, values)
             self._check_spending(step_id, values)
             assert self.document is not None
-            assert step_id in self.document.steps, "no register of a step that has not started"
+            assert step_of(step_id) in self.document.steps, "no register before a step's start"
         run = self.document
         if run is None:
             return
         for step_id in run.steps:
             check_turn(self.plan, run, step_id)
+        for step_id in run.maps:
+            mapping.check_map(self, run, step_id)
         sent = {
             event.id or event_id
             for event_id, (event, _) in self.log.items()
@@ -347,7 +351,7 @@ class World:
         """What is counted was used, and each committed iteration counts what its verdict told."""
         told = 0
         asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
-        step = self.plan.steps[step_id]
+        step = self.plan.work(step_id)
         most = getattr(step, "max_tool_calls", 0)
         most += sum(event.add_spending.tool_calls for event in asked)
         iteration = 0
@@ -372,7 +376,10 @@ class World:
             return
         assert (self.document.status == "paused") == self.document.is_paused
         for step_id, placed in self.registers.items():
-            entry = self.document.steps[step_id]
+            entry = self.document.steps[step_of(step_id)]
+            if step_id not in self.document.steps:
+                mapping.check_chunk_at_rest(self.document, step_id, placed.register)
+                continue
             if entry.status == "cancelled":
                 assert isinstance(placed.register, Ended), "stopped before anything is undone"
                 continue
@@ -434,6 +441,8 @@ class World:
                 assert (register.outcome, register.iterations) == (entry.status, entry.iterations)
             if isinstance(step, AgentLoopStep) and entry.status == "failed":
                 assert register.failure == entry.failure
+        for name, placed in self.registers.items():
+            assert isinstance(placed.register, Ended), f"{name} lives in a run that ended"
         check_spans(self)
 
     def request(self) -> None:

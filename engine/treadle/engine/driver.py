@@ -8,6 +8,7 @@ from typing import assert_never
 import msgspec
 
 from treadle.engine.core import effects
+from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import Plan
@@ -23,8 +24,8 @@ from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.definition import WorkStep
 from treadle.sdk.messages import CancelNotice
-from treadle.sdk.run import RunDocument
-from treadle.sdk.subjects import RegisterAddress, Subjects
+from treadle.sdk.run import UNDER_WAY, RunDocument
+from treadle.sdk.subjects import RegisterAddress, Subjects, chunk_id, step_of
 
 _PARALLEL = 64
 """Effects of one document under way at once: enough to hide the round trip of each."""
@@ -55,14 +56,34 @@ class Driver:
         self._pauses = pauses
         self._waiters = waiters
 
-    async def drive(self, plan: Plan | None, run: RunDocument) -> None:
-        """Make true everything that a document as it stands asks for."""
-        commands = effects.of_document(plan, run)
+    async def drive(
+        self, plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
+    ) -> None:
+        """Make true everything that a document as it stands asks for.
+
+        ``driven`` is an earlier one that this engine has driven.
+        """
+        commands = effects.of_document(plan, run, driven)
         await self._perform_all(plan, run, commands)
+        if plan is not None and run.maps:
+            self._forget_chunks(plan, run, driven)
         if run.is_terminal and plan is not None:
             for step in plan.steps.values():
                 if isinstance(step, WorkStep):
                     self._registers.forget(self._address(plan, run, step.id))
+
+    def _forget_chunks(self, plan: Plan, run: RunDocument, driven: RunDocument | None) -> None:
+        """Drop what is known of chunks that are over, also by another engine."""
+        for step_id, state in run.maps.items():
+            before = driven.maps.get(step_id) if driven else None
+            is_over = run.steps[step_id].status not in UNDER_WAY
+            if is_over:
+                self._inputs.lists.forget(run.run, step_id)
+            elif before is None or before.under_way == state.under_way:
+                continue
+            known = before.under_way if before else state.under_way
+            for number in numbers(known) if is_over else missing_from(state.under_way, known):
+                self._registers.forget(self._address(plan, run, chunk_id(step_id, number)))
 
     async def _perform_all(
         self, plan: Plan | None, run: RunDocument, commands: tuple[effects.Command, ...]
@@ -82,7 +103,7 @@ class Driver:
             case effects.EndRegister():
                 assert plan is not None
                 address = self._address(plan, run, command.step)
-                ended_ms = run.steps[command.step].ended_ms
+                ended_ms = run.steps[step_of(command.step)].ended_ms
                 moment = Moment(run.run, f"end-{ended_ms}", ended_ms)
                 await self._steps.end(address, command.failure, moment)
             case effects.SetTimer():
@@ -112,7 +133,12 @@ class Driver:
             await self._steps.set_timers(address, known.register)
             return
         step = plan.work(step_id)
-        task = effects.first_task(plan, run, step, await self._inputs.of_step(plan, run, step))
+        if step_id in plan.steps:
+            task_input = await self._inputs.of_step(plan, run, step)
+            task = effects.first_task(plan, run, step, task_input)
+        else:
+            items, chunk = await self._inputs.of_chunk(plan, run, step_id)
+            task = effects.first_task(plan, run, step, items, chunk)
         first = hold(task, Moment(run.run, task.parent, task.started_ms)) if run.is_paused else task
         placed = await self._registers.create(address, first)
         failpoints.reach("engine.register-created")

@@ -12,22 +12,30 @@ import msgspec
 
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.lists import LIST_BYTES_MAX, ListFault
+from treadle.engine.core.maps import output_of
 from treadle.engine.core.plan import Plan
+from treadle.engine.lists import Lists
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.definition import ChoiceStep, Step, WaitStep, WorkStep
+from treadle.sdk.definition import ChoiceStep, MapStep, Step, TypedStep, WaitStep
 from treadle.sdk.errors import InvariantError
+from treadle.sdk.gathering import Gatherer
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
+    Failure,
     FromRun,
     FromSteps,
     Inline,
+    MapChunk,
+    MapOutput,
     TaskInput,
 )
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.stored import read
-from treadle.sdk.subjects import RegisterAddress, Subjects
+from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk
 
 INLINE_BYTES_MAX = 64 * 1024
 """Inputs up to this size travel inside the task; larger ones are read by the worker. Where the
@@ -69,6 +77,8 @@ class Inputs:
         self._js = js
         self._subjects = subjects
         self._registers = registers
+        self._gatherer = Gatherer(js, subjects)
+        self.lists = Lists(self._list_of)
         self.outputs = Outputs()
 
     async def of_step(self, plan: Plan, run: RunDocument, step: Step) -> TaskInput:
@@ -84,19 +94,60 @@ class Inputs:
             if len(value) > self._inline_bytes_max():
                 return FromRun(run.requested)
             return Inline(msgspec.Raw(value))
-        values = {dep: await self._output(plan, run, dep) for dep in before}
         single = len(before) == 1
-        if sum(map(len, values.values())) > self._inline_bytes_max():
+        most = self._inline_bytes_max()
+        if sum(state.size_bytes for dep, state in run.maps.items() if dep in before) > most:
+            return _references(plan, run, before, single)
+        values = {dep: await self._output(plan, run, dep) for dep in before}
+        if sum(map(len, values.values())) > most:
             return _references(plan, run, before, single)
         if single:
             return Inline(msgspec.Raw(values[before[0]]))
         return Inline(msgspec.Raw(join_object(values)))
 
+    async def of_chunk(self, plan: Plan, run: RunDocument, name: str) -> tuple[Inline, MapChunk]:
+        """Return the items of a chunk of a map, and what its task says of them."""
+        step_id, number = parse_chunk(name) or ("", 0)
+        step = plan.steps[step_id]
+        assert isinstance(step, MapStep)
+        piece, chunk = await self.lists.piece(plan, run, step, number)
+        return Inline(msgspec.Raw(piece)), chunk
+
+    async def _list_of(self, plan: Plan, run: RunDocument, step: MapStep) -> bytes:
+        """Return the input of a map as JSON, wherever it is."""
+        before = before_of(plan, step)
+        if not before:
+            return await self._event_payload(run.requested)
+        for dep in before:
+            if dep in run.maps and run.maps[dep].size_bytes > LIST_BYTES_MAX:
+                raise ListFault(
+                    f"the output of map {dep!r} has {run.maps[dep].size_bytes} bytes, and a list "
+                    f"of at most {LIST_BYTES_MAX} can be mapped over. Return less for each item"
+                )
+        values = {dep: await self._output(plan, run, dep) for dep in before}
+        return values[before[0]] if len(before) == 1 else join_object(values)
+
     def _inline_bytes_max(self) -> int:
         return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
 
     async def decision(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
-        """Return whether the condition of a step holds."""
+        """Return whether the condition of a step holds, and how the list of a map is cut."""
+        if step.when or not isinstance(step, MapStep):
+            decided = await self._asked(plan, run, step)
+            if not decided.holds or not isinstance(step, MapStep):
+                return decided
+        item_bytes_max = self._js.connection.max_payload_bytes // 2
+        chunk_bytes = self._inline_bytes_max()
+        return await self.lists.decided(plan, run, step, chunk_bytes, item_bytes_max)
+
+    async def _asked(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
+        for dep in step.after:
+            if dep in run.maps and run.maps[dep].size_bytes > PAYLOAD_BYTES_MAX:
+                text = (
+                    f"the output of map {dep!r} has {run.maps[dep].size_bytes} bytes, and a "
+                    f"condition reads at most {PAYLOAD_BYTES_MAX}. Let a task sum it up"
+                )
+                return StepDecided(step.id, False, Failure("condition", text, retryable=False))
         run_input, steps = await self.named(plan, run, step, frozenset({"input", "steps"}))
         return decision(step, run_input, steps)
 
@@ -119,8 +170,10 @@ class Inputs:
             return msgspec.json.encode(run.chosen[step_id])
         if isinstance(step, WaitStep):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
-        assert isinstance(step, WorkStep)
+        assert isinstance(step, TypedStep)
         address = RegisterAddress(run.domain, run.run, step_id, step.type)
+        if isinstance(step, MapStep):
+            return await self._gatherer.output(address, output_of(step, run))
         key = self._registers.subject(address)
         kept = self.outputs.get(key)
         if kept is not None:
@@ -154,6 +207,7 @@ def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bo
     types: dict[str, str] = {}
     sequences: dict[str, int] = {}
     values: dict[str, msgspec.Raw] = {}
+    maps: dict[str, MapOutput] = {}
     for dep in steps:
         before = plan.steps[dep]
         if not has_output(run, before):
@@ -166,6 +220,8 @@ def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bo
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])
         else:
-            assert isinstance(before, WorkStep)
+            assert isinstance(before, TypedStep)
             types[dep] = before.type
-    return FromSteps(types, sequences, single, values)
+            if isinstance(before, MapStep):
+                maps[dep] = output_of(before, run)
+    return FromSteps(types, sequences, single, values, maps)

@@ -19,6 +19,7 @@ from treadle.engine.core.apply import (
 )
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.lanes import Place
+from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.progress import decided, to_decide
@@ -35,7 +36,7 @@ from treadle.engine.pending import Pending
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
-from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, WorkStep
+from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, TypedStep
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
@@ -51,8 +52,8 @@ from treadle.sdk.messages import (
     TaskEvent,
     TimerFired,
 )
-from treadle.sdk.run import RunDocument
-from treadle.sdk.subjects import RegisterAddress
+from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.subjects import RegisterAddress, step_of
 from treadle.sdk.tracing import place as places
 
 LATER_MS = 100
@@ -153,7 +154,8 @@ class Runs:
         known = self._registers.known(address)
         if known is not None and isinstance(known.register, Ended):
             # The step after it usually starts at once: keep its output at hand.
-            self._inputs.outputs.put(self._registers.subject(address), known.register.output)
+            if known.register.chunk is None:
+                self._inputs.outputs.put(self._registers.subject(address), known.register.output)
             self._registers.forget(address)
         return answer
 
@@ -209,20 +211,31 @@ class Runs:
             step = plan.steps[step_id]
             if entry.status not in ("active", "parked") or not _is_for(event, step):
                 continue
-            assert isinstance(step, WorkStep)
-            address = RegisterAddress(version.run.domain, version.run.run, step_id, step.type)
-            placed = await self._registers.read(address)
-            was_parked = placed is not None and isinstance(placed.register, Parked)
-            if was_parked:
-                await self._steps.handle(address, event, pending.moment, pending.deliveries)
-                placed = await self._registers.read(address)
-            if placed is None or isinstance(placed.register, Parked | Ended):
-                continue
-            # It moves; and it may have moved on since, before anyone told the document.
-            is_ours = placed.register.parent == pending.moment.id
-            if was_parked or is_ours or entry.status == "parked":
-                facts.append((resumed_fact(step_id, placed), pending.moment))
+            assert isinstance(step, TypedStep)
+            for name in names_of(version.run, step_id):
+                address = RegisterAddress(version.run.domain, version.run.run, name, step.type)
+                facts += await self._moved(address, event, pending, entry)
         return facts
+
+    async def _moved(
+        self,
+        address: RegisterAddress,
+        event: ResumeRequested | MessageSent,
+        pending: Pending,
+        entry: StepEntry,
+    ) -> list[tuple[RunEvent, Moment]]:
+        placed = await self._registers.read(address)
+        was_parked = placed is not None and isinstance(placed.register, Parked)
+        if was_parked:
+            await self._steps.handle(address, event, pending.moment, pending.deliveries)
+            placed = await self._registers.read(address)
+        if placed is None or isinstance(placed.register, Parked | Ended):
+            return []
+        # It moves; and it may have moved on since, before anyone told the document.
+        is_ours = placed.register.parent == pending.moment.id
+        if was_parked or is_ours or entry.status == "parked":
+            return [(resumed_fact(address.step, placed), pending.moment)]
+        return []
 
     async def _timer(
         self, event: TimerFired, pending: Pending, later: set[Pending]
@@ -285,6 +298,7 @@ class Runs:
         if version is None and not isinstance(facts[0][0], RunRequested):
             version = await self._documents.read(run_id)
         is_fresh = False
+        driven: RunDocument | None = None
         while True:
             folded, plan = await self._folded(version, facts, domain)
             if folded is None:
@@ -304,6 +318,7 @@ class Runs:
                     version, is_fresh = await self._documents.read(run_id), True
                     continue
                 await self._dead_letters.run_failed(folded)
+            driven = version.run if version is not None and version.is_driven else None
             stored = await self._documents.put(folded, version.revision if version else 0)
             if stored is not None:
                 version = stored
@@ -311,7 +326,7 @@ class Runs:
                 break
             version, is_fresh = await self._documents.read(run_id), True
         if not version.is_driven:
-            await self._driver.drive(plan, version.run)
+            await self._driver.drive(plan, version.run, driven)
             version.is_driven = True
             failpoints.reach("engine.effects-driven")
         return True
@@ -339,7 +354,7 @@ class Runs:
         return run, plan
 
     async def _decided(self, plan: Plan, run: RunDocument) -> RunDocument:
-        """Ask the conditions of the steps whose turn it is: no document is stored before."""
+        """Decide the steps whose turn it is and that need it: no document is stored before."""
         while step := to_decide(plan, run):
             run = decided(plan, run, await self._inputs.decision(plan, run, step))
         return run
@@ -383,14 +398,14 @@ def _address(pending: Pending) -> RegisterAddress:
 def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
     if isinstance(event, MessageSent):
         return event.step == step.id and isinstance(step, AgentLoopStep)
-    return event.step in ("", step.id) and isinstance(step, WorkStep)
+    return event.step in ("", step.id) and isinstance(step, TypedStep)
 
 
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
     """True when a step with a register, or with an answer, has no entry: a deposed leader has
     answered, with a document older than that. The events have to be looked at again."""
     return not run.is_terminal and any(
-        fact.step not in run.steps
+        step_of(fact.step) not in run.steps
         for fact, _ in facts
         if isinstance(fact, StepEnded | StepParked | StepResumed | MessageSent)
         or (isinstance(fact, EventMatched) and fact.request == run.requested)

@@ -20,6 +20,7 @@ from treadle.engine.core import effects
 from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live, lost
 from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.maps import is_under_way
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold, release, resume_of
 from treadle.engine.definitions import Definitions
@@ -45,6 +46,7 @@ from treadle.sdk.messages import (
     Task,
     TimerFired,
 )
+from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import missing
 from treadle.sdk.subjects import RegisterAddress
 
@@ -305,11 +307,16 @@ class Steps:
         version = await self._documents.get(address.run)
         if version is None:
             return False
-        entry = version.run.steps.get(address.step)
-        if entry is None or entry.status not in ("active", "parked"):
+        if not _is_under_way(version.run, address.step):
             version = await self._documents.read(address.run)
-            entry = version.run.steps.get(address.step) if version else None
-        return entry is not None and entry.status in ("active", "parked")
+        return version is not None and _is_under_way(version.run, address.step)
+
+
+def _is_under_way(run: RunDocument, name: str) -> bool:
+    entry = run.steps.get(name)
+    if entry is None:
+        return is_under_way(run, name)
+    return entry.status in ("active", "parked")
 
 
 def _revision(standing: Placed | StoredUnreadable | None) -> int:
@@ -352,6 +359,7 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
                 register.parent,
                 placed.sequence,
                 register.spent,
+                register.chunk,
             )
         case Parked(paused=False):
             return StepParked(

@@ -25,7 +25,7 @@ from treadle.sdk.client.explain.storing import probe
 from treadle.sdk.client.living import is_engine_pulling
 from treadle.sdk.client.notes import START_WORKER
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import WorkStep
+from treadle.sdk.definition import TypedStep
 from treadle.sdk.errors import ServerError, ServerUnsuitable, StoredUnreadable
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.namespace import open_namespace
@@ -220,7 +220,7 @@ async def _unserved(store: Store, workers: Sequence[WorkerPresence]) -> list[Che
         except StoredUnreadable:
             continue  # The check of what is stored names it.
         for step in definition.steps if definition else ():
-            if isinstance(step, WorkStep) and step.type not in served:
+            if isinstance(step, TypedStep) and step.type not in served:
                 missing.setdefault(step.type, name)
     return [
         Check(

@@ -136,11 +136,19 @@ def _doing(step: StepView) -> str:
             text = f"waits {age(_now_ms() - step.since_ms)} for event {step.event}"
         case "awaiting_approval":
             text = f"waits {age(_now_ms() - step.since_ms)} for an approval"
-        case "":
+        case "mapping" | "":
             text = step.why
     if failed and step.doing and step.status == "active":
         failed = f"last failure {failed}"
-    return "; ".join(filter(None, (text, failed)))
+    return "; ".join(filter(None, (_items(step), text, failed)))
+
+
+def _items(step: StepView) -> str:
+    """Return how far a map is."""
+    if not step.chunks:
+        return ""
+    done = f"{step.items_done} of {step.items} items"
+    return f"{done}, {step.items_failed} failed" if step.items_failed else done
 
 
 def _took(view: RunView) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
 from treadle.sdk.building import ChoiceRef, Duration, Parts, StepRef, Turn
-from treadle.sdk.definition import OnLimit, OnTimeout, Retry, WorkflowDefinition
+from treadle.sdk.definition import MAX_PARALLEL, OnLimit, OnTimeout, Retry, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
@@ -98,6 +98,40 @@ class Workflow(Generic[InputT]):
             kind="task",
             **self._parts.turn(path, turn),
             type=id if type is None else type,
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._parts.retry(path, retry),
+        )
+
+    def map(
+        self,
+        id: str,
+        type: str | None = None,
+        *,
+        over: str = "",
+        max_parallel: int = MAX_PARALLEL,
+        chunk: int = 0,
+        tolerated_failures: int = 0,
+        timeout: Duration = 0,
+        retry: Retry | None = None,
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step that executes a handler for every item of a list, and puts out the results.
+
+        The list is the step's input, or what is under the key ``over`` of it. At most
+        ``max_parallel`` items are worked on at once; ``timeout`` and ``retry`` are an item's.
+        ``chunk`` is how many items a task has at most; 0 lets the engine choose. With
+        ``tolerated_failures`` so many items may fail for good: docs/map.md.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="map",
+            **self._parts.turn(path, turn),
+            type=id if type is None else type,
+            over=over,
+            max_parallel=max_parallel,
+            chunk=chunk,
+            tolerated_failures=tolerated_failures,
             timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
             retry=self._parts.retry(path, retry),
         )

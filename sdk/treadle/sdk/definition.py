@@ -23,6 +23,10 @@ Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
 OnTimeout = Literal["fail", "complete"]
 
+MAX_PARALLEL = 10
+"""Items of a map at once, if its author does not say: enough to hide the waits of a service, few
+enough for its rate limit."""
+
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a failed attempt of a step, or of one iteration of a loop, is tried again."""
@@ -212,6 +216,31 @@ class RespondStep(_StepBase, frozen=True, tag="respond", tag_field="kind", kw_on
     """Headers of the response. Without a ``content-type`` the body is JSON."""
 
 
+class MapStep(_StepBase, frozen=True, tag="map", tag_field="kind", kw_only=True):
+    """A step that executes one handler for every item of a list that is known at run time.
+
+    Its input has to be a list: the run's input, or the output of the step it waits for. Its output
+    is the list of the results, in the order of the items.
+    """
+
+    type: str
+    """Task type: the name under which workers register the handler of one item."""
+    over: str = ""
+    """Key of the input under which the list is; empty if the input is the list. A step that waits
+    for several names one of them."""
+    max_parallel: int = MAX_PARALLEL
+    """Most items that are worked on at once."""
+    chunk: int = 0
+    """Most items of one task, worked through one after the other; 0 lets the engine choose."""
+    tolerated_failures: int = 0
+    """How many items may fail for good. With 0 the output is the list of results; else an object of
+    ``results``, null for those that failed, and ``failures``, each an index, a type, a message."""
+    timeout_s: float = 0
+    """Longest execution of one attempt of one item in seconds; 0 is unlimited."""
+    retry: Retry = Retry()
+    """Applies to each item on its own."""
+
+
 Step = (
     TaskStep
     | AgentLoopStep
@@ -221,9 +250,12 @@ Step = (
     | ApprovalStep
     | ChoiceStep
     | RespondStep
+    | MapStep
 )
 WorkStep = TaskStep | AgentLoopStep
-"""What workers execute; it has a task type and a register."""
+"""What is one task at a time; it has a task type and a register."""
+TypedStep = TaskStep | AgentLoopStep | MapStep
+"""What workers execute; it has a task type."""
 WaitStep = SignalStep | EventStep | ApprovalStep
 """What somebody else completes, with an event of the run; it may wait for a bounded time only."""
 

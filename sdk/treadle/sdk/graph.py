@@ -6,7 +6,7 @@ import graphlib
 from collections.abc import Iterator
 
 from treadle.sdk import wording
-from treadle.sdk.definition import ChoiceStep, Step, WorkflowDefinition
+from treadle.sdk.definition import ChoiceStep, MapStep, Step, WorkflowDefinition
 from treadle.sdk.errors import Problem
 from treadle.sdk.limits import CYCLES_MAX, EDGES_MAX
 from treadle.sdk.wording import Suggestions
@@ -80,6 +80,12 @@ def _handlers(definition: WorkflowDefinition) -> Iterator[Problem]:
             yield found
             continue
         path, _, handler = found
+        if isinstance(handler, MapStep):
+            yield Problem(
+                path,
+                f"step {wording.shown(handler.id)} is a map and would be given a failure, which is "
+                "no list. Name a task, and let a map wait for it.",
+            )
         if handler.after:
             yield Problem(
                 path,

@@ -40,6 +40,12 @@ needs a person, not an attempt."""
 LOSSES_MAX = 10
 """Workers that may vanish over one iteration before it is taken for the cause."""
 
+ITEMS_MAX = 100_000
+"""Items of one map, each at least one execution: a run of more is several runs."""
+
+PARALLEL_MAX = 1_000
+"""Items of one map worked on at once. The run's document names the tasks under way."""
+
 SPENDING_MAX = 10**12
 """Tool calls or tokens of one loop. A trillion tokens is more than any run can pay for."""
 
@@ -115,6 +121,11 @@ RANGES: dict[str, Range] = {
         "a loop without a bound never ends when its handler never completes, and each iteration "
         "stays in the run's history",
     ),
+    "max_parallel": Range(
+        1, PARALLEL_MAX, "it is how many items are worked on at once, each by a worker's slot"
+    ),
+    "chunk": Range(0, ITEMS_MAX, "it counts items of one task, where 0 lets the engine choose"),
+    "tolerated_failures": Range(0, ITEMS_MAX, "it counts items that may fail, where 0 means none"),
     "quorum": Range(0, STEPS_MAX, "it counts steps of after, where 0 means all of them"),
     "budget_warn_at": _BUDGET,
     "budget_force_at": _BUDGET,

@@ -26,6 +26,10 @@ PAYLOAD_BYTES_MAX = 512 * 1024
 """Half of NATS' default ``max_payload`` of 1 MiB: an envelope and headers come on top, and an
 iteration's task carries its last failure beside the input."""
 
+GATHERED_BYTES_MAX = 64 * 1024 * 1024
+"""Of what is put together from several messages, such as the results of a map: whoever reads it
+holds all of it."""
+
 MESSAGE_BYTES_LEAST = 2 * PAYLOAD_BYTES_MAX
 """What a server has to take for every payload of the size above to be stored."""
 
@@ -71,17 +75,23 @@ def encode(what: str, value: object) -> bytes:
 
 
 @overload
-def decode(what: str, raw: bytes | msgspec.Raw, type_: type[T]) -> T: ...
+def decode(
+    what: str, raw: bytes | msgspec.Raw, type_: type[T], *, bytes_max: int = PAYLOAD_BYTES_MAX
+) -> T: ...
 @overload
-def decode(what: str, raw: bytes | msgspec.Raw, type_: Any = Any) -> Any: ...
-def decode(what: str, raw: bytes | msgspec.Raw, type_: Any = Any) -> Any:
+def decode(
+    what: str, raw: bytes | msgspec.Raw, type_: Any = Any, *, bytes_max: int = PAYLOAD_BYTES_MAX
+) -> Any: ...
+def decode(
+    what: str, raw: bytes | msgspec.Raw, type_: Any = Any, *, bytes_max: int = PAYLOAD_BYTES_MAX
+) -> Any:
     """Return the value of that type that the JSON holds; raise ``InvalidPayload`` naming ``what``.
 
     The JSON may come from anyone: its size and depth are checked before it is read.
     """
     decoder = _decoder_of(what, type_)
     raw = bytes(raw)
-    _check_bounds(what, raw)
+    _check_bounds(what, raw, bytes_max)
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as exc:
@@ -101,12 +111,13 @@ def json_schema(type_: Any) -> dict[str, Any]:
         raise _unsupported("JSON schema", type_, exc) from exc
 
 
-def _check_bounds(what: str, raw: bytes) -> None:
-    if len(raw) > PAYLOAD_BYTES_MAX:
+def _check_bounds(what: str, raw: bytes, bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
+    if len(raw) > bytes_max:
+        is_one = bytes_max == PAYLOAD_BYTES_MAX
         raise InvalidPayload(
             what,
-            f"it takes {len(raw)} bytes as JSON, and {PAYLOAD_BYTES_MAX} are allowed, because it "
-            "travels in one message",
+            f"it takes {len(raw)} bytes as JSON, and {bytes_max} are allowed, because it "
+            f"{'travels in one message' if is_one else 'is held in memory as a whole'}",
             "Keep large data in a file or object store and pass a reference to it",
         )
     if _depth(raw) > DEPTH_MAX:

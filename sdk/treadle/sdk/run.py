@@ -73,6 +73,31 @@ def sequence_of(event: str) -> int:
     return int(event[1:]) if event else 0
 
 
+class MapState(msgspec.Struct, frozen=True, array_like=True):
+    """How far a map is, and how its list is cut: as large as what is under way, whatever the list.
+
+    Where a chunk begins follows from the list and two numbers, which stay what they were.
+    """
+
+    items: int
+    chunks: int
+    chunk_items: int
+    """Most items of one chunk."""
+    chunk_bytes: int
+    """Most bytes of one chunk, unless one item alone has more."""
+    next: int = 0
+    """The first chunk that has not begun."""
+    under_way: tuple[tuple[int, int], ...] = ()
+    """Chunks that have begun and not ended, as ranges with both their ends, in order. Of a step
+    that failed or was cancelled: those that had to be stopped."""
+    done: int = 0
+    """Items of the chunks that are over."""
+    failed: int = 0
+    """Items that failed for good."""
+    size_bytes: int = 0
+    """Of the results of the chunks that are over."""
+
+
 class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """State of one run. ``status`` never leaves a terminal value."""
 
@@ -100,6 +125,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     pause: Pause | None = None
     """Whether nothing may start; None if nobody has ever paused or resumed the run."""
     steps: dict[str, StepEntry] = {}
+    maps: dict[str, MapState] = {}
+    """Of the maps that have begun."""
     signals: dict[str, tuple[int, ...]] = {}
     """Signals that no step has consumed: name to event sequences, oldest first."""
     signals_received: int = 0

@@ -48,6 +48,7 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "prompt": {"maxLength": PROMPT_CHARS_MAX},
     "approvers": {"maxItems": APPROVERS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
+    "over": {"maxLength": WORD_CHARS_MAX},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }
 _ITEMS: dict[str, dict[str, Any]] = {

@@ -21,6 +21,7 @@ from treadle.sdk.definition import (
     Branch,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     Retry,
     SignalStep,
@@ -33,17 +34,7 @@ from treadle.sdk.errors import Problem
 from treadle.sdk.limits import STEPS_MAX
 from treadle.sdk.wording import Suggestions
 
-_StepKind = (
-    type[TaskStep]
-    | type[AgentLoopStep]
-    | type[SignalStep]
-    | type[EventStep]
-    | type[SleepStep]
-    | type[ApprovalStep]
-    | type[ChoiceStep]
-    | type[RespondStep]
-)
-STEP_KINDS: dict[str, _StepKind] = {
+STEP_KINDS: dict[str, type[Step]] = {
     "task": TaskStep,
     "agent_loop": AgentLoopStep,
     "signal": SignalStep,
@@ -52,6 +43,7 @@ STEP_KINDS: dict[str, _StepKind] = {
     "approval": ApprovalStep,
     "choice": ChoiceStep,
     "respond": RespondStep,
+    "map": MapStep,
 }
 
 #: Why a field is required, and what to do.
@@ -81,6 +73,7 @@ _ALSO_CALLED = {
     **dict.fromkeys(("response", "reply", "return"), "respond"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),
     **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
+    **dict.fromkeys(("foreach", "for_each", "fanout", "fan_out"), "map"),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),
 }
 _NAMES_OF_A_SIGNAL = frozenset({"name", "type", "event"})

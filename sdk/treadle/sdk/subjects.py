@@ -4,6 +4,7 @@
                   <ns>.evt.<domain>:<step>.<partition>.<run>     messages to a step, part of it
                   <ns>.evt.<domain>@<lane>.<partition>.<run>     requests of runs with a lane
     KV_<ns>_steps $KV.<ns>_steps.<domain>.<run>.<step>.t.<type>  register of a step
+                                   of a map: <step>=<n> for its n-th chunk
                   $KV.<ns>_steps.<domain>.<run>.<step>.c         its checkpoint
                   $KV.<ns>_steps.<domain>.<run>.<step>.j.<n>     a record of its journal
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
@@ -230,6 +231,9 @@ class Subjects:
     def steps_of_run(self, run: str, domain: str = MAIN_DOMAIN) -> str:
         return f"$KV.{self.steps_bucket}.{domain}.{run}.>"
 
+    def registers_of_run(self, run: str, task_type: str, domain: str = MAIN_DOMAIN) -> str:
+        return f"$KV.{self.steps_bucket}.{domain}.{run}.*.t.{task_type}"
+
     def registers_of_type(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
         return f"$KV.{self.steps_bucket}.{domain}.*.*.t.{task_type}"
 
@@ -403,6 +407,26 @@ class Subjects:
 
     def worker_consumer(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
         return f"worker-{domain}-{task_type}"
+
+
+CHUNK_SIGN = "="
+"""Legal in the key of a bucket, and in no id."""
+
+
+def chunk_id(step: str, number: int) -> str:
+    """Return what stands for the step in the names of what belongs to one chunk of a map."""
+    return f"{step}{CHUNK_SIGN}{number}"
+
+
+def parse_chunk(name: str) -> tuple[str, int] | None:
+    """Return a chunk's map and number; None for the name of a step."""
+    step, sign, number = name.partition(CHUNK_SIGN)
+    return (step, int(number)) if sign and number.isdecimal() else None
+
+
+def step_of(name: str) -> str:
+    """Return the step that the name of a step, or of a chunk of a map, belongs to."""
+    return name.partition(CHUNK_SIGN)[0]
 
 
 def settle_id(run: str, step: str, iteration: int, verb: str, nonce: str) -> str:

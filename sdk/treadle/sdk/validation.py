@@ -17,13 +17,14 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     Retry,
     SignalStep,
     SleepStep,
     Step,
+    TypedStep,
     WorkflowDefinition,
-    WorkStep,
     to_plain,
 )
 from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
@@ -145,9 +146,11 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
             yield from _work(step, path)
 
 
-def _work(step: WorkStep, path: str) -> Iterator[Problem]:
+def _work(step: TypedStep, path: str) -> Iterator[Problem]:
     yield from _id(wording.field(path, "type"), "task type", step.type)
     yield from _retry(step.retry, wording.field(path, "retry"))
+    if isinstance(step, MapStep):
+        yield from _map(step, path)
     if isinstance(step, AgentLoopStep) and 0 < step.budget_force_at < step.budget_warn_at:
         yield Problem(
             wording.field(path, "budget_warn_at"),
@@ -180,6 +183,25 @@ def _condition(
         return
     for problem in conditions.problems_of(text, after, names):
         yield Problem(path, problem)
+
+
+def _map(step: MapStep, path: str) -> Iterator[Problem]:
+    where = wording.field(path, "over")
+    if len(step.over) > WORD_CHARS_MAX:
+        yield Problem(
+            where,
+            f"the key has {len(step.over)} characters, and {WORD_CHARS_MAX} are allowed. "
+            "Shorten it.",
+        )
+    elif any("\ud800" <= char <= "\udfff" for char in step.over):
+        yield Problem(where, "it holds half of a character (a lone surrogate). Remove it.")
+    elif len(step.after) > 1 and step.over not in step.after:
+        names = ", ".join(map(wording.shown, step.after[:5]))
+        yield Problem(
+            where,
+            f"the step waits for {len(step.after)} steps, and its input is an object of their "
+            f"outputs, not a list. Name the one whose output is the list: {names}.",
+        )
 
 
 def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 
-from treadle.sdk import asks as asking
 from treadle.sdk import payload
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk, Progress, Text
@@ -28,6 +26,7 @@ from treadle.sdk.messages import Failure
 from treadle.sdk.spending import Spent
 from treadle.sdk.tracing.ids import SAMPLED_SUFFIX
 from treadle.sdk.tracing.span import NO_CONTENT, SpanPart
+from treadle.worker import waits
 from treadle.worker.cancellation import BlockingCancelToken, CancelToken
 from treadle.worker.failure import (
     MESSAGE_CHARS_MAX,
@@ -54,9 +53,6 @@ REASON_CHARS_MAX = 500
 
 REPORT_BYTES_MAX = 32 * 1024
 """Of one report: it is for people who watch. Data belongs into a checkpoint or an output."""
-
-DELAY_S_MAX = 366 * 24 * 3600.0
-"""A year: longer is a mistyped unit."""
 
 Budget = Literal["ok", "warn", "force"]
 _log = logging.getLogger("treadle.handler")
@@ -97,6 +93,11 @@ class _Context(Generic[I]):
     def iteration(self) -> int:
         """Number of this iteration, from 0."""
         return self._call.task.iteration
+
+    @property
+    def index(self) -> int:
+        """Of an item of a map: its place in the list, from 0. -1 in any other step."""
+        return self._call.index
 
     @property
     def attempt(self) -> int:
@@ -309,9 +310,9 @@ class _Loop:
                 f"step {step!r} is a task and its handler asked to wait; only an agent loop does. "
                 "Define the step with agent_loop(...), or wait in a signal step before it."
             )
-        due_ms = _due_ms(step, until, self._call.port.now_ms())
+        due_ms = waits.due_ms(step, until, self._call.port.now_ms())
         raw = payload.encode(f"state of step {step!r}", state)
-        asked = _asked(step, asks, self._call.port.now_ms())
+        asked = waits.asked(step, asks, self._call.port.now_ms())
         verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked)
         self._call.verdicts.append(verdict)
         return verdict
@@ -329,7 +330,7 @@ class _Loop:
                 "iterates. Return ctx.complete(output), or define the step with agent_loop(...)."
             )
         output_raw = payload.encode(f"output of step {step!r}", output)
-        verdict = Continue(output_raw, _delay_ms(step, delay))
+        verdict = Continue(output_raw, waits.delay_ms(step, delay))
         self._call.verdicts.append(verdict)
         return verdict
 
@@ -454,47 +455,3 @@ async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
         return await work
     except asyncio.CancelledError as exc:
         return exc
-
-
-def _due_ms(step: str, until: datetime | timedelta | None, now_ms: int) -> int:
-    if until is None:
-        return 0
-    if isinstance(until, timedelta):
-        return now_ms + (_delay_ms(step, until) if until > timedelta(0) else 0)
-    # Typed as a time, but what reaches here at run time is whatever the handler has.
-    if not isinstance(until, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise HandlerError(
-            f"step {step!r} waits until {until!r}, which is no time. Give a timedelta from now, or "
-            "a datetime with a time zone."
-        )
-    if until.tzinfo is None:
-        raise HandlerError(
-            f"step {step!r} waits until {until}, which names no time zone, so it is another time "
-            "on another host. Give a datetime with one, such as datetime.now(UTC), or a timedelta."
-        )
-    return max(1, round(until.timestamp() * 1000))
-
-
-def _asked(step: str, asks: Sequence[Ask], now_ms: int) -> tuple[Ask, ...]:
-    try:
-        # A handler may build a Struct of anything: what reads the register must be able to.
-        asks = msgspec.json.decode(msgspec.json.encode(asks), type=list[Ask])
-        found = asking.problems(asks)
-    except (TypeError, ValueError, msgspec.MsgspecError) as exc:
-        found = [str(exc)]
-    if found:
-        raise HandlerError(f"step {step!r} cannot ask: {'; '.join(found)}. Correct what it asks.")
-    timed = [a if a.asked_ms else msgspec.structs.replace(a, asked_ms=now_ms) for a in asks]
-    return asking.bounded(timed)
-
-
-def _delay_ms(step: str, delay: float | timedelta | None) -> int:
-    if delay is None:
-        return -1
-    delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not math.isfinite(delay_s) or not 0 <= delay_s <= DELAY_S_MAX:
-        raise HandlerError(
-            f"step {step!r} asks to go on with a delay of {delay_s} s; it must be 0 to "
-            f"{DELAY_S_MAX:.0f} s, a year. Give seconds or a timedelta in that range."
-        )
-    return round(delay_s * 1000)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -108,6 +108,18 @@ class ExecutionPort(Protocol):
         """Run a plain function in a thread that may block, and return what it returns."""
         ...
 
+    def message_bytes_max(self) -> int:
+        """Return what the server takes in one message."""
+        ...
+
+    def item_begins(self, running: asyncio.Task[Verdict]) -> None:
+        """Note that an item of a map begins: its timeout counts from now."""
+        ...
+
+    def item_is_over(self) -> None:
+        """Note that no item is executed at this moment."""
+        ...
+
 
 class Call:
     """One execution as its context sees it: the task, the way out, and whether to stop."""
@@ -120,6 +132,7 @@ class Call:
         "address",
         "content",
         "handler",
+        "index",
         "lines",
         "loop",
         "newest",
@@ -135,13 +148,22 @@ class Call:
     )
 
     def __init__(
-        self, handler: Handler, task: Task, address: RegisterAddress, port: ExecutionPort
+        self,
+        handler: Handler,
+        task: Task,
+        address: RegisterAddress,
+        port: ExecutionPort,
+        *,
+        index: int = -1,
     ) -> None:
         self.handler = handler
         self.task = task
         self.address = address
         self.port = port
-        self.token: AnyCancelToken = BlockingCancelToken() if handler.is_sync else CancelToken()
+        self.index = index
+        """Index of the item of a map that it executes; -1 if it is a task of its own."""
+        is_thread = handler.is_sync and task.chunk is None
+        self.token: AnyCancelToken = BlockingCancelToken() if is_thread else CancelToken()
         self.verdicts: list[HandlerVerdict] = []
         self.newest = task.checkpoint
         """Sequence of the newest record or checkpoint, as far as is known."""
@@ -285,13 +307,15 @@ class Call:
             )
 
 
-async def execute(call: Call) -> Verdict:
-    """Run the handler and return its one verdict, whatever it does."""
+async def execute(
+    call: Call, work: Callable[[Call], Awaitable[HandlerVerdict]] | None = None
+) -> Verdict:
+    """Run the handler, or ``work`` in its stead, and return the one verdict, whatever it does."""
     call.begin()
     capture.current.set(call)
     verdict: Verdict
     try:
-        verdict = await _run(call)
+        verdict = await (work or _run)(call)
     except ServerUnavailable:
         # NATS was away for longer than every budget: not a failure of the step.
         call.token.trip("lost")
@@ -312,7 +336,10 @@ async def _run(call: Call) -> HandlerVerdict:
     handler, task = call.handler, call.task
     source = task.input
     raw = source.value if isinstance(source, Inline) else await call.port.read_input(source)
-    value = _decoded(f"input of step {call.address.step!r}", raw, handler.input_type)
+    of_item = f"item {call.index} of " if call.index >= 0 else ""
+    is_gathered = isinstance(source, FromSteps)
+    what = f"{of_item or 'input of '}step {call.address.step!r}"
+    value = _decoded(what, raw, handler.input_type, is_gathered=is_gathered)
     context = handler.context(call, value)
     if handler.is_sync:
         returned = await call.port.run_blocking(partial(handler.function, context))
@@ -321,9 +348,10 @@ async def _run(call: Call) -> HandlerVerdict:
     return judge(call, returned)
 
 
-def _decoded(what: str, raw: msgspec.Raw, input_type: Any) -> Any:
+def _decoded(what: str, raw: msgspec.Raw, input_type: Any, *, is_gathered: bool) -> Any:
+    bytes_max = payload.GATHERED_BYTES_MAX if is_gathered else payload.PAYLOAD_BYTES_MAX
     try:
-        return payload.decode(what, raw, input_type)
+        return payload.decode(what, raw, input_type, bytes_max=bytes_max)
     except InvalidPayload as exc:
         if bytes(raw) != b"null":
             raise

@@ -199,7 +199,8 @@ class Heartbeat:
         for held in self._held:
             self._touch(js.connection, held, now_s)
             timeout_s = held.task.timeout_ms / 1000
-            if timeout_s and held.started_s and now_s > held.started_s + timeout_s + grace_s:
+            timed_s = held.timed_s
+            if timeout_s and timed_s and now_s > timed_s + timeout_s + grace_s:
                 self._expire(js.connection, settler, held)
 
     def _present(self, now_s: float) -> WorkerPresence:
@@ -208,7 +209,11 @@ class Heartbeat:
         blocked_ms = round(self._watch.stalled_s(now_s) * 1000)
         if stall is None or blocked_ms <= 0:
             return self._presence
-        entries = (held.entry for held in self._held if held.work is stall.task is not None)
+        entries = (
+            held.entry
+            for held in self._held
+            if stall.task is not None and stall.task in (held.work, held.item)
+        )
         entry = next(entries, None)
         return msgspec.structs.replace(
             self._presence,

@@ -35,12 +35,14 @@ class HeldTask:
         "head",
         "intake",
         "is_released",
+        "item",
         "occupies_slot",
         "progress_s",
         "saving",
         "started_s",
         "taken_us",
         "task",
+        "timed_s",
         "timer",
         "token",
         "touched_s",
@@ -74,6 +76,10 @@ class HeldTask:
         """When the handler last said that it is getting on."""
         self.call: Call | None = None
         self.work: asyncio.Task[Any] | None = None
+        self.item: asyncio.Task[Any] | None = None
+        """What executes an item of a map at this moment."""
+        self.timed_s = 0.0
+        """Since when the ``timeout`` counts; 0 while nothing is executed that has one."""
         self.timer: asyncio.TimerHandle | None = None
         """Fires when the attempt's ``timeout`` is over."""
         self.grace: asyncio.TimerHandle | None = None

@@ -13,6 +13,7 @@ import msgspec
 
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import NonRetryable, ServerUnavailable
+from treadle.sdk.gathering import Gatherer
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
@@ -40,6 +41,7 @@ class InputReader:
         self._event: msgspec.json.Decoder[Carrier] = msgspec.json.Decoder(Carrier)
         self._register: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
         self._gate = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._gatherer = Gatherer(js, subjects)
 
     async def read(self, source: FromRun | FromSteps, address: RegisterAddress) -> msgspec.Raw:
         """Return the input as JSON; raise ``InputLost`` if a part of it is gone."""
@@ -55,6 +57,9 @@ class InputReader:
     async def _from_step(
         self, step: str, task_type: str, source: FromSteps, address: RegisterAddress
     ) -> msgspec.Raw:
+        if step in source.maps:
+            map_ = RegisterAddress(address.domain, address.run, step, task_type)
+            return msgspec.Raw(await self._gatherer.output(map_, source.maps[step]))
         async with self._gate:
             if not task_type:
                 if step in source.values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from treadle.worker.journals import JournalStore
 from treadle.worker.mailbox import Letters, Mailbox
 from treadle.worker.output import OutputStream
 from treadle.worker.threads import BlockingPool
+from treadle.worker.verdict import Verdict
 
 
 class Services:
@@ -99,6 +101,17 @@ class HeldPort:
         except Fenced:
             self._services.on_fenced(self._held)
             raise
+
+    def message_bytes_max(self) -> int:
+        return self._services.output.js.connection.max_payload_bytes
+
+    def item_begins(self, running: asyncio.Task[Verdict]) -> None:
+        self._held.item = running
+        self._held.timed_s = time.monotonic()
+
+    def item_is_over(self) -> None:
+        self._held.item = None
+        self._held.timed_s = 0.0
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
         return await self._services.pool.run(call)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from treadle.sdk import failpoints
 from treadle.sdk.errors import ServerError
 from treadle.sdk.messages import Task
-from treadle.sdk.subjects import RegisterAddress
-from treadle.worker.execution import Call, execute
+from treadle.sdk.subjects import RegisterAddress, step_of
+from treadle.worker.execution import Call
 from treadle.worker.held import HeldTable, HeldTask
+from treadle.worker.items import perform
 from treadle.worker.port import HeldPort, Services
 from treadle.worker.settle import Settler, timeout_failure
 from treadle.worker.tracing import enter
@@ -156,10 +157,11 @@ class Runner:
         self._free -= 1
         held.occupies_slot = True
         held.started_s = time.monotonic()
+        held.timed_s = held.started_s if held.task.chunk is None else 0.0
         held.taken_us = time.time_ns() // 1_000
         port = HeldPort(self._services, held)
         held.call = Call(held.intake.handler, held.task, held.address, port)
-        if held.task.timeout_ms:
+        if held.task.timeout_ms and held.task.chunk is None:
             held.timer = self._loop.call_later(
                 held.task.timeout_ms / 1000, self.stop, held, "timeout"
             )
@@ -171,7 +173,7 @@ class Runner:
     async def _execute(self, held: HeldTask, call: Call) -> None:
         try:
             enter(held)
-            verdict = await execute(call)
+            verdict = await perform(call)
             call.close()
             if held.saving is not None and held.saving.locked():
                 # A checkpoint that the handler did not await moves the head: settle after it.
@@ -246,7 +248,8 @@ class Runner:
     def cancel(self, run: str, step: str) -> None:
         """Stop the executions of a run, or of one of its steps."""
         for held in self._held:
-            if held.address.run == run and step in ("", held.address.step):
+            names = ("", held.address.step, step_of(held.address.step))
+            if held.address.run == run and step in names:
                 self.stop(held, "cancelled")
 
     def stop(self, held: HeldTask, reason: StopReason) -> None:

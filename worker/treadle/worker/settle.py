@@ -140,8 +140,9 @@ class Settler:
                 raw = msgspec.Raw(output)
                 waits = StepWaiting(**common, output=raw, reason=reason, due_ms=due_ms, asks=asks)
                 return "wait", waits
-            case Complete(output):
-                return "complete", StepCompleted(**common, output=msgspec.Raw(output))
+            case Complete(output, chunk):
+                raw = msgspec.Raw(output)
+                return "complete", StepCompleted(**common, output=raw, chunk=chunk)
             case Fail(failure=failure):
                 return "fail", StepFailed(**common, failure=failure)
             case _:

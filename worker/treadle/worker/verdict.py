@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.asks import Ask
-from treadle.sdk.messages import Failure
+from treadle.sdk.messages import ChunkDone, Failure
 
 StopReason = Literal["cancelled", "timeout", "fenced", "lost"]
 """Why an execution was told to stop.
@@ -45,6 +45,8 @@ class Complete(msgspec.Struct, frozen=True):
     """The step is done."""
 
     output: bytes
+    chunk: ChunkDone | None = None
+    """Of the task of a chunk of a map."""
 
 
 class Fail(msgspec.Struct, frozen=True):

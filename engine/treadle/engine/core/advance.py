@@ -178,8 +178,17 @@ def _completed(task: Task, event: StepCompleted, moment: Moment, newest: int) ->
         following = _following(task, event, moment)
         if newest > following.seen and not bounds.reached(following, moment.ms):
             return following
+    if task.chunk is not None and event.chunk is None:
+        failure = Failure(
+            "worker_too_old",
+            f"worker {event.worker!r} took the items {task.chunk.first} and following of a map for "
+            "one task; update it",
+            retryable=False,
+        )
+        return bounds.ended(task, moment, "failed", 0, failure=failure)
     done = _with_spent(task, event.spent)
-    return bounds.ended(done, moment, "completed", task.iteration + 1, output=event.output)
+    iterations, output = task.iteration + 1, event.output
+    return bounds.ended(done, moment, "completed", iterations, output=output, chunk=event.chunk)
 
 
 def _following(
@@ -245,6 +254,9 @@ def lost(task: Task, moment: Moment) -> Register:
     losses = task.losses + 1
     if losses > LOSSES_MAX:
         what = f"iteration {task.iteration}" if task.loop else "it"
+        if task.chunk is not None:
+            last = task.chunk.first + task.chunk.count - 1
+            what = f"the items {task.chunk.first} to {last}"
         failure = Failure(
             "worker_lost",
             f"{losses} workers vanished while they executed {what}; the task may be what kills "

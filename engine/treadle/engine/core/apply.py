@@ -21,12 +21,13 @@ import msgspec
 
 from treadle.engine.core import pausing, waits
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.progress import go_on, over, settled, stop, with_step
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
-from treadle.sdk.definition import SignalStep, SleepStep, WaitStep, wakes_ms
+from treadle.sdk.definition import MapStep, SignalStep, SleepStep, WaitStep, wakes_ms
 from treadle.sdk.messages import (
     CancelRequested,
     EventMatched,
@@ -40,6 +41,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
+from treadle.sdk.subjects import parse_chunk, step_of
 
 DEFINITION_GONE_MS = 60_000
 """A definition that is not found so long after a run was requested with it is gone. Earlier, a
@@ -195,9 +197,18 @@ def forget_applied(run: RunDocument, below: int) -> RunDocument:
 # ------------------------------------------------------------------ steps
 
 
+def _under_way(plan: Plan, run: RunDocument, step_id: str) -> StepEntry | None:
+    """Return the entry of a step that a fact can be about: a map hears of its chunks alone."""
+    entry = run.steps.get(step_id)
+    is_live = entry is not None and entry.status in ("active", "parked")
+    return entry if is_live and not isinstance(plan.steps[step_id], MapStep) else None
+
+
 def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) -> RunDocument:
-    entry = run.steps.get(event.step)
-    if entry is None or entry.status not in ("active", "parked"):
+    if parse_chunk(event.step):
+        return _chunk_ended(plan, run, event, moment)
+    entry = _under_way(plan, run, event.step)
+    if entry is None:
         return run
     if event.outcome == "cancelled":
         return run
@@ -214,9 +225,14 @@ def _step_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) 
     return over(plan, run, plan.steps[event.step], done, moment)
 
 
+def _chunk_ended(plan: Plan, run: RunDocument, event: StepEnded, moment: Moment) -> RunDocument:
+    run, entry = chunk_ended(plan, run, event, moment)
+    return run if entry is None else over(plan, run, plan.steps[step_of(event.step)], entry, moment)
+
+
 def _step_parked(plan: Plan, run: RunDocument, event: StepParked, moment: Moment) -> RunDocument:
-    entry = run.steps.get(event.step)
-    if entry is None or entry.status not in ("active", "parked"):
+    entry = _under_way(plan, run, event.step)
+    if entry is None:
         return run
     if event.position <= entry.position:
         return run
@@ -237,8 +253,8 @@ def _step_parked(plan: Plan, run: RunDocument, event: StepParked, moment: Moment
 
 
 def _step_resumed(plan: Plan, run: RunDocument, event: StepResumed, moment: Moment) -> RunDocument:
-    entry = run.steps.get(event.step)
-    if entry is None or entry.status not in ("active", "parked"):
+    entry = _under_way(plan, run, event.step)
+    if entry is None:
         return run
     if event.position <= entry.position:
         return run

@@ -11,12 +11,14 @@ from typing import assert_never
 
 import msgspec
 
+from treadle.engine.core.maps import all_failed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import release
 from treadle.sdk import spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX
 from treadle.sdk.messages import (
+    ChunkDone,
     Delayed,
     Ended,
     Failure,
@@ -214,8 +216,14 @@ def ended(
     *,
     output: msgspec.Raw | None = None,
     failure: Failure | None = None,
+    chunk: ChunkDone | None = None,
 ) -> Ended:
-    """Return the value that ends a step, whatever ended it."""
+    """Return the value that ends a step, whatever ended it.
+
+    A chunk of a map that fails as a whole fails all its items, if failures are tolerated.
+    """
+    if outcome == "failed" and task.chunk is not None and task.chunk.tolerated:
+        chunk = all_failed(task.chunk)
     return Ended(
         parent=moment.id,
         outcome=outcome,
@@ -226,6 +234,7 @@ def ended(
         started_ms=task.started_ms,
         ended_ms=moment.ms,
         spent=spent_by(task),
+        chunk=chunk,
     )
 
 

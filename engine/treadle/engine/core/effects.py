@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.engine.core import waits
+from treadle.engine.core import maps, waits
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -21,6 +21,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     SignalStep,
     SleepStep,
@@ -32,6 +33,7 @@ from treadle.sdk.definition import (
 from treadle.sdk.messages import (
     Ended,
     Failure,
+    MapChunk,
     Parked,
     Register,
     Sleeping,
@@ -41,10 +43,11 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, micro_usd
+from treadle.sdk.subjects import chunk_id, step_of
 
 
 class CreateRegister(msgspec.Struct, frozen=True):
-    """The step is active: its register has to exist."""
+    """The step is active, or a chunk of a map under way: its register has to exist."""
 
     step: str
 
@@ -109,8 +112,14 @@ Command = (
 )
 
 
-def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
-    """Return every effect of a run document as it stands."""
+def of_document(
+    plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
+) -> tuple[Command, ...]:
+    """Return every effect of a run document as it stands.
+
+    ``driven`` is an earlier one of which all effects are true: registers of chunks that exist
+    already are left out, so that a map costs the same however many are under way.
+    """
     others = _of_neighbours(run)
     if run.is_terminal:
         return (*_of_ended_run(plan, run), *others)
@@ -122,14 +131,17 @@ def of_document(plan: Plan | None, run: RunDocument) -> tuple[Command, ...]:
         commands.append(SettlePause())
     if run.undoing:
         commands.extend(_of_cancelled_steps(plan, run))
-        steps = [command.step for command in commands if isinstance(command, EndRegister)]
+        ended = (command.step for command in commands if isinstance(command, EndRegister))
+        steps = dict.fromkeys(map(step_of, ended))
         commands.extend(NotifyCancel(_why(run), step_id) for step_id in steps)
     elif run.deadline_ms:
         fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
         commands.append(SetTimer("run", run.deadline_ms, fired))
     for step_id, entry in run.steps.items():
         if entry.status == "active":
-            commands.extend(_of_active_step(plan.steps[step_id], entry.started_ms))
+            commands.extend(_of_active_step(run, plan.steps[step_id], entry.started_ms, driven))
+        elif entry.status == "failed" and step_id in run.maps and not run.undoing:
+            commands.extend(_of_failed_map(run, step_id, driven))
     return (*commands, *_of_waits_over(plan, run))
 
 
@@ -145,8 +157,15 @@ def _of_neighbours(run: RunDocument) -> tuple[Command, ...]:
     return (*lane, SettlePause()) if run.pause is not None else lane
 
 
-def _of_active_step(step: Step, started_ms: int) -> tuple[Command, ...]:
+def _of_active_step(
+    run: RunDocument, step: Step, started_ms: int, driven: RunDocument | None
+) -> tuple[Command, ...]:
     match step:
+        case MapStep():
+            before = driven.maps.get(step.id) if driven else None
+            since = before.next if before else 0
+            fresh = maps.numbers(run.maps[step.id].under_way, since)
+            return tuple(CreateRegister(chunk_id(step.id, number)) for number in fresh)
         case SleepStep():
             return (_step_timer("w", "wake", step.id, "", wakes_ms(step, started_ms)),)
         case SignalStep() | EventStep() | ApprovalStep():
@@ -172,11 +191,31 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
 
 def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:
     failure = Failure("cancelled", f"the run ended: {_why(run)}", retryable=False)
-    return [
+    commands = [
         EndRegister(step_id, failure)
         for step_id, entry in run.steps.items()
         if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep)
     ]
+    for step_id in run.maps:
+        if run.steps[step_id].status in ("cancelled", "failed"):
+            commands.extend(_of_chunks(run, step_id, failure))
+    return commands
+
+
+def _of_chunks(run: RunDocument, step_id: str, failure: Failure) -> list[EndRegister]:
+    """The chunks of a map that were under way when it was stopped."""
+    under_way = maps.numbers(run.maps[step_id].under_way)
+    return [EndRegister(chunk_id(step_id, number), failure) for number in under_way]
+
+
+def _of_failed_map(run: RunDocument, step_id: str, driven: RunDocument | None) -> list[Command]:
+    """Stop what is under way of a map that failed in a run that goes on."""
+    before = driven.steps.get(step_id) if driven else None
+    if before is not None and before.status == "failed":
+        return []
+    failure = Failure("cancelled", f"map {step_id!r} has failed", retryable=False)
+    chunks = _of_chunks(run, step_id, failure)
+    return [*chunks, NotifyCancel("failed", step_id)] if chunks else []
 
 
 def _why(run: RunDocument) -> str:
@@ -209,13 +248,17 @@ def _step_timer(
 
 
 def first_task(
-    plan: Plan, run: RunDocument, step: TaskStep | AgentLoopStep, task_input: TaskInput
+    plan: Plan,
+    run: RunDocument,
+    step: TaskStep | AgentLoopStep,
+    task_input: TaskInput,
+    chunk: MapChunk | None = None,
 ) -> Task:
-    """Return the first value of an active step's register.
+    """Return the first value of an active step's register, or of one of a map's chunk.
 
     ``max_duration`` counts from here: the time of the event that made the step active.
     """
-    entry = run.steps[step.id]
+    entry = run.steps[step_of(step.id)]
     task = Task(
         parent=entry.event,
         workflow=run.workflow,
@@ -224,6 +267,7 @@ def first_task(
         started_ms=entry.started_ms,
         timeout_ms=round(step.timeout_s * 1000),
         trace=run.trace,
+        chunk=chunk,
     )
     if isinstance(step, TaskStep):
         return task

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from treadle.sdk.messages import Failure
+from treadle.sdk.messages import ChunkDone, Failure
+from treadle.sdk.run import MapState
 from treadle.sdk.spending import NOTHING, Spent
 
 
@@ -22,6 +23,8 @@ class StepEnded(msgspec.Struct, frozen=True):
     position: int = 0
     """Sequence at which the register holds that value."""
     spent: Spent = NOTHING
+    chunk: ChunkDone | None = None
+    """Of a chunk of a map, unless it failed and no failure is tolerated."""
 
 
 class StepParked(msgspec.Struct, frozen=True):
@@ -50,6 +53,8 @@ class StepDecided(msgspec.Struct, frozen=True):
     step: str
     holds: bool
     failure: Failure | None = None
-    """Why it cannot be said."""
+    """Why it cannot be said, or what is wrong with the list."""
     branch: str = ""
     """Of a choice: the branch it takes."""
+    map: MapState | None = None
+    """Of a map that begins: how its list is cut."""

@@ -10,6 +10,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     SignalStep,
     SleepStep,
@@ -18,6 +19,7 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
     WorkStep,
 )
+from treadle.sdk.subjects import step_of
 
 DELAY_BY_WORKER_MS_MAX = 30_000
 """Longer delays are slept in the timers stream: a delayed task occupies a place in a consumer's
@@ -96,8 +98,13 @@ class Plan:
                 yield name
 
     def work(self, step_id: str) -> TaskStep | AgentLoopStep:
-        """Return a step that workers execute; raise ``KeyError`` for any other."""
-        step = self.steps[step_id]
+        """Return a step that is one task at a time; raise ``KeyError`` for any other.
+
+        A chunk of a map is a task of its own: its id names the map and its number.
+        """
+        step = self.steps[step_of(step_id)]
+        if isinstance(step, MapStep) and step.id != step_id:
+            return TaskStep(id=step_id, type=step.type, timeout_s=step.timeout_s, retry=step.retry)
         if not isinstance(step, WorkStep):
             raise KeyError(step_id)
         return step
@@ -105,7 +112,7 @@ class Plan:
 
 def is_decided(step: Step) -> bool:
     """True if something is asked of stored values before the step begins."""
-    return bool(step.when) or isinstance(step, ChoiceStep)
+    return bool(step.when) or isinstance(step, ChoiceStep | MapStep)
 
 
 def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
@@ -122,7 +129,7 @@ def _may_set_timers(step: Step) -> bool:
             return True
         case ChoiceStep() | RespondStep():
             return False
-        case TaskStep():
+        case TaskStep() | MapStep():
             # Whatever the policy says: a handler may ask for any delay with its failure,
             return step.retry.max_attempts > 1
         case AgentLoopStep():

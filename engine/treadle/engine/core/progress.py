@@ -1,9 +1,10 @@
 """What follows when a step is over: others start or are skipped, and at last the run ends.
 
-    turn ──start──> active | deciding ──condition──> active | skipped | failed
+    turn ──start──> active | deciding ──condition, list──> active | skipped | failed
     deciding ──first branch that holds──> completed     a choice
     turn ──skip───> skipped
-    active ──at once──> completed      an early signal, a sleep that is over already, a response
+    active ──at once──> completed      an early signal, a sleep that is over already, a response,
+                                       a map over an empty list
     every step is over ──> the run is completed
     a failure that nothing handles ──> the run undoes what has completed, and fails
 
@@ -18,13 +19,21 @@ from typing import Literal
 
 import msgspec
 
-from treadle.engine.core import pausing, undoing
+from treadle.engine.core import maps, pausing, undoing
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan, is_decided
 from treadle.engine.core.signals import consume
 from treadle.engine.core.turns import is_handled, turn_of, unmet
-from treadle.sdk.definition import ChoiceStep, RespondStep, SignalStep, SleepStep, Step, wakes_ms
+from treadle.sdk.definition import (
+    ChoiceStep,
+    MapStep,
+    RespondStep,
+    SignalStep,
+    SleepStep,
+    Step,
+    wakes_ms,
+)
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, StepStatus
 
@@ -72,7 +81,7 @@ def stop(
 def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Start the next compensation of a run that is undoing; end the run after the last."""
     while step := undoing.next_to_undo(plan, run):
-        entry = StepEntry("active", started_ms=moment.ms, event=moment.id)
+        entry = _begins(step, moment)
         started = with_step(run, step.id, entry)
         run = _at_once(started, step, moment)
         if run is started:
@@ -82,13 +91,13 @@ def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
 
 
 def to_decide(plan: Plan, run: RunDocument) -> Step | None:
-    """Return a step whose condition has to be asked before the document is stored."""
+    """Return a step that has to be decided before the document is stored: see ``decided``."""
     asked = (name for name, entry in run.steps.items() if entry.status == "deciding")
     return next((plan.steps[name] for name in asked), None)
 
 
 def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
-    """Let a step begin whose condition holds; skip it otherwise."""
+    """Let a step begin whose condition holds, a map with its list; skip it otherwise."""
     entry = run.steps.get(event.step)
     if entry is None or entry.status != "deciding":
         return run
@@ -102,12 +111,15 @@ def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
         run = msgspec.structs.replace(run, chosen={**run.chosen, step.id: event.branch})
         return over(plan, run, step, _over("completed", moment), moment)
     run = with_step(run, step.id, msgspec.structs.replace(entry, status="active"))
+    if event.map is not None:
+        assert isinstance(step, MapStep)
+        run = maps.begun(run, step, event.map)
     begun = _at_once(run, step, moment)
-    return (
-        settled(plan, run, moment)
-        if begun is run
-        else go_on(plan, begun, plan.followers[step.id], moment)
-    )
+    if begun is run:
+        return settled(plan, run, moment)
+    if begun.undoing:
+        return undo(plan, begun, moment)
+    return go_on(plan, begun, plan.followers[step.id], moment)
 
 
 def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
@@ -143,11 +155,7 @@ def _wave(
             continue
         match turn_of(plan, run, step):
             case "start":
-                entries[step.id] = StepEntry(
-                    "deciding" if is_decided(step) else "active",
-                    started_ms=moment.ms,
-                    event=moment.id,
-                )
+                entries[step.id] = _begins(step, moment)
             case "skip":
                 entries[step.id] = _over("skipped", moment)
             case "fail":
@@ -167,6 +175,11 @@ def _wave(
     return run, following
 
 
+def _begins(step: Step, moment: Moment) -> StepEntry:
+    status: StepStatus = "deciding" if is_decided(step) else "active"
+    return StepEntry(status, started_ms=moment.ms, event=moment.id)
+
+
 def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:
     """Complete an active step that need not wait; the same object if it has to."""
     if isinstance(step, SignalStep) and step.signal in run.signals:
@@ -174,6 +187,8 @@ def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:
     if isinstance(step, RespondStep):
         over_at_once = with_step(run, step.id, _over("completed", moment))
         return msgspec.structs.replace(over_at_once, responded=run.responded or step.id)
+    if isinstance(step, MapStep) and step.id in run.maps and not run.maps[step.id].chunks:
+        return with_step(run, step.id, _over("completed", moment))
     if isinstance(step, SleepStep) and wakes_ms(step, moment.ms) <= moment.ms:
         return with_step(run, step.id, _over("completed", moment))
     return run

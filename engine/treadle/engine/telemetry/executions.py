@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.telemetry.instruments import Point
-from treadle.sdk.definition import WorkStep
+from treadle.sdk.definition import TypedStep
 from treadle.sdk.messages import (
     Event,
     Settled,
     StepFailed,
     TaskLost,
 )
+from treadle.sdk.subjects import step_of
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
 from treadle.sdk.tracing.span import SpanPart
@@ -42,10 +43,10 @@ class Executions:
         """Return what an event counts for; ``at_us`` is when it was stored."""
         if not isinstance(event, Settled):
             return []
-        step = self.plan.steps.get(event.step)
-        if step is None or not isinstance(step, WorkStep):
+        step = self.plan.steps.get(step_of(event.step))
+        if step is None or not isinstance(step, TypedStep):
             return []
-        state = self._steps.setdefault(step.id, _Step())
+        state = self._steps.setdefault(event.step, _Step())
         if event.token <= state.token:
             return []
         state.token = event.token

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.telemetry.instruments import Point
-from treadle.sdk.definition import AgentLoopStep, Step, WorkStep
+from treadle.sdk.definition import AgentLoopStep, Step, TypedStep
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
@@ -106,7 +106,7 @@ class Standing:
             for name, entry in run.steps.items()
             if entry.status == "active"
             and (step := steps.get(name)) is not None
-            and isinstance(step, WorkStep)
+            and isinstance(step, TypedStep)
         )
         for each in known.active:
             self._tasks[each] += 1

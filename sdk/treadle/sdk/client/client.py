@@ -285,7 +285,8 @@ class Client:
         if failure is not None:
             raise failure
         raw = await output_of(self._store, document)
-        return payload.decode(f"result of run {run!r}", bytes(raw), type_ or Any)
+        what, most = f"result of run {run!r}", payload.GATHERED_BYTES_MAX
+        return payload.decode(what, bytes(raw), type_ or Any, bytes_max=most)
 
     async def get(self, run: str) -> RunView:
         """Return where a run stands, with what it waits for and what to do about it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import WorkflowDefinition, WorkStep
+from treadle.sdk.definition import TypedStep, WorkflowDefinition
 from treadle.sdk.messages import WorkerPresence
 
 TYPES_ASKED_MAX = 64
@@ -27,7 +27,7 @@ async def living(
         found.append(WorkerPresence(incarnation=UNRECORDED, role="engine"))
     served = {name for process in found for name in process.types}
     steps = definition.steps if definition else ()
-    wanted = {step.type for step in steps if isinstance(step, WorkStep)}
+    wanted = {step.type for step in steps if isinstance(step, TypedStep)}
     missing = sorted(wanted - served)[:TYPES_ASKED_MAX]
     s = store.subjects
     pulled = await asyncio.gather(

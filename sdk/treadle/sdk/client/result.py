@@ -8,13 +8,15 @@ import msgspec
 
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import AgentLoopStep, ChoiceStep, Step, WaitStep, WorkStep
+from treadle.sdk.definition import AgentLoopStep, ChoiceStep, MapStep, Step, WaitStep, WorkStep
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
+from treadle.sdk.gathering import Gatherer
 from treadle.sdk.handed_on import Carrier, handed_on
-from treadle.sdk.messages import Ended, Failure
+from treadle.sdk.messages import Ended, Failure, MapOutput
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
+from treadle.sdk.subjects import RegisterAddress
 
 _BOUNDS = {MAX_TOKENS: "its bound on tokens", MAX_COST: "max_cost_usd"}
 BETWEEN_ITERATIONS = ("max_iterations", *SPENDING_REASONS)
@@ -73,6 +75,11 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
         event = decode_event(stored.data) if stored else None
         if stored is not None and isinstance(event, Carrier):
             return handed_on(event, stored.time_ms)
+    elif isinstance(step, MapStep):
+        map_ = RegisterAddress(document.domain, document.run, step.id, step.type)
+        state = document.maps[step.id]
+        where = MapOutput(state.chunks, state.items, step.tolerated_failures > 0)
+        return msgspec.Raw(await Gatherer(store.js, store.subjects).output(map_, where))
     elif isinstance(step, WorkStep):
         held = await store.register(document.run, step.id, step.type, document.domain)
         if held is not None and isinstance(held.register, Ended):

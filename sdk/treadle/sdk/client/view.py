@@ -20,6 +20,7 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     SignalStep,
     SleepStep,
@@ -41,7 +42,15 @@ from treadle.sdk.messages import (
     Task,
     WorkerPresence,
 )
-from treadle.sdk.run import TERMINAL, Pause, RunDocument, RunStatus, StepEntry, StepStatus
+from treadle.sdk.run import (
+    TERMINAL,
+    MapState,
+    Pause,
+    RunDocument,
+    RunStatus,
+    StepEntry,
+    StepStatus,
+)
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 ViewStatus = RunStatus | Literal["requested", "unreadable"]
@@ -56,6 +65,7 @@ Doing = Literal[
     "awaiting_signal",
     "awaiting_event",
     "awaiting_approval",
+    "mapping",
 ]
 
 
@@ -104,6 +114,14 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Of a choice that has completed: the branch it took."""
     why: str = ""
     """Of such a choice: why."""
+    items: int = 0
+    """Of a map that has begun: how many its list has."""
+    items_done: int = 0
+    """Those of the chunks that are over, the failed ones included."""
+    items_failed: int = 0
+    """Those that failed for good."""
+    chunks: int = 0
+    """Tasks into which its list is cut."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,12 +238,15 @@ def of_document(
     known = {step.id: step for step in definition.steps} if definition else {}
     names = [*known, *(name for name in document.steps if name not in known)]
     steps = tuple(
-        _step_view(
-            name,
-            known.get(name),
-            document.steps.get(name),
-            registers.get(name),
-            document.chosen.get(name, ""),
+        _of_map(
+            _step_view(
+                name,
+                known.get(name),
+                document.steps.get(name),
+                registers.get(name),
+                document.chosen.get(name, ""),
+            ),
+            document.maps.get(name),
         )
         for name in names
     )
@@ -261,7 +282,7 @@ def _step_view(
 ) -> StepView:
     view = StepView(id=name, kind="")
     match step:
-        case TaskStep() | AgentLoopStep():
+        case TaskStep() | AgentLoopStep() | MapStep():
             kind = str(step.__struct_config__.tag)
             bound = step.max_iterations if isinstance(step, AgentLoopStep) else 0
             view = StepView(
@@ -310,6 +331,21 @@ def _step_view(
         ended = held.register
         return msgspec.structs.replace(view, iterations=ended.iterations, spent=ended.spent)
     return view
+
+
+def _of_map(view: StepView, state: MapState | None) -> StepView:
+    if state is None:
+        return view
+    is_active = view.status == "active"
+    return msgspec.structs.replace(
+        view,
+        doing="mapping" if is_active else view.doing,
+        since_ms=view.started_ms if is_active else view.since_ms,
+        items=state.items,
+        items_done=state.done,
+        items_failed=state.failed,
+        chunks=state.chunks,
+    )
 
 
 def _wakes_ms(step: SleepStep, entry: StepEntry | None) -> int:

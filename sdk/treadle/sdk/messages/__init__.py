@@ -18,9 +18,18 @@ them, so that two versions can run side by side. Times are milliseconds since th
 
 from __future__ import annotations
 
-from treadle.sdk.messages.common import NO_RAW, Failure, FromRun, FromSteps, Inline, TaskInput
+from treadle.sdk.messages.common import (
+    NO_RAW,
+    Failure,
+    FromRun,
+    FromSteps,
+    Inline,
+    MapOutput,
+    TaskInput,
+)
 from treadle.sdk.messages.dead_letter import DeadLetter
 from treadle.sdk.messages.internal import EventMatched, LaneGranted, TimerFired, TimerKind
+from treadle.sdk.messages.maps import ChunkDone, ItemFailure, MapChunk, Results
 from treadle.sdk.messages.presence import Beat, CancelNotice, Held, WorkerPresence
 from treadle.sdk.messages.registers import (
     Checkpoint,
@@ -66,6 +75,7 @@ __all__ = [
     "CancelNotice",
     "CancelRequested",
     "Checkpoint",
+    "ChunkDone",
     "ClientEvent",
     "DeadLetter",
     "Delayed",
@@ -77,14 +87,18 @@ __all__ = [
     "FromSteps",
     "Held",
     "Inline",
+    "ItemFailure",
     "LaneGranted",
     "LiveRegister",
+    "MapChunk",
+    "MapOutput",
     "MessageKind",
     "MessageSent",
     "Outcome",
     "Parked",
     "PauseRequested",
     "Register",
+    "Results",
     "ResumeRequested",
     "RunRequested",
     "SettleEvent",

@@ -38,6 +38,15 @@ class FromRun(msgspec.Struct, frozen=True, tag="run"):
     sequence: int
 
 
+class MapOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the output of a map is: in the ended registers of so many chunks."""
+
+    chunks: int
+    items: int
+    with_failures: bool = False
+    """Items may fail: the output is an object of results and failures."""
+
+
 class FromSteps(msgspec.Struct, frozen=True, tag="steps"):
     """Outputs of earlier steps, too large to copy: read from their ended registers."""
 
@@ -49,6 +58,8 @@ class FromSteps(msgspec.Struct, frozen=True, tag="steps"):
     """True: the output of the only step; false: an object keyed by step id."""
     values: dict[str, msgspec.Raw] = {}
     """Of a step whose output is stored nowhere else: the output."""
+    maps: dict[str, MapOutput] = {}
+    """Those of the steps that are maps: the registers of their chunks have the output."""
 
 
 TaskInput = Inline | FromRun | FromSteps

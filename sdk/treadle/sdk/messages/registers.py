@@ -8,6 +8,7 @@ import msgspec
 
 from treadle.sdk.asks import Ask
 from treadle.sdk.messages.common import NO_RAW, Failure, TaskInput
+from treadle.sdk.messages.maps import ChunkDone, MapChunk
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 
@@ -59,6 +60,8 @@ class Task(
     """Sequence of the ``step.waiting`` whose asks this iteration looks at again; 0 is none."""
     trace: str = ""
     """The run's trace; empty is none."""
+    chunk: MapChunk | None = None
+    """The task works through a part of a map's list, and ``timeout_ms`` is an item's."""
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):
@@ -125,6 +128,8 @@ class Ended(
     ended_ms: int = 0
     spent: Spent = NOTHING
     """What the step has used in all."""
+    chunk: ChunkDone | None = None
+    """Of a chunk of a map that is over, with or without failed items."""
 
 
 Register = Task | Delayed | Sleeping | Parked | Ended

@@ -6,6 +6,7 @@ import msgspec
 
 from treadle.sdk.asks import Ask
 from treadle.sdk.messages.common import NO_RAW, Failure
+from treadle.sdk.messages.maps import ChunkDone
 from treadle.sdk.spending import NOTHING, Spent
 from treadle.sdk.tracing.span import SpanPart
 
@@ -64,6 +65,8 @@ class StepWaiting(_Verdict, frozen=True, tag="step.waiting", tag_field="event", 
 
 class StepCompleted(_Verdict, frozen=True, tag="step.completed", tag_field="event", kw_only=True):
     output: msgspec.Raw = NO_RAW
+    chunk: ChunkDone | None = None
+    """What the end of a chunk of a map adds up to."""
 
 
 class StepFailed(_Verdict, frozen=True, tag="step.failed", tag_field="event", kw_only=True):

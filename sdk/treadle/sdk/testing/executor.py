@@ -22,10 +22,12 @@ from treadle.sdk.messages import (
     StepWaiting,
     Task,
 )
-from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress
+from treadle.sdk.payload import MESSAGE_BYTES_LEAST
+from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress, step_of
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.wording import Suggestions
-from treadle.worker.execution import Call, Record, execute
+from treadle.worker.execution import Call, Record
+from treadle.worker.items import perform
 from treadle.worker.mailbox import Letters
 from treadle.worker.registry import Handler
 from treadle.worker.settle import told_by
@@ -55,7 +57,7 @@ class Executor:
     def cancel(self, step_id: str = "") -> None:
         """Stop the handler of a step; of all of them if none is named."""
         for name, call in list(self._calls.items()):
-            if step_id in ("", name):
+            if step_id in ("", name, step_of(name)):
                 call.stop("cancelled")
 
     def execute(self, step_id: str, task_type: str, token: int, task: Task) -> None:
@@ -86,11 +88,11 @@ class Executor:
         self._world.check_idle()
 
     async def _run(self, call: Call, port: _Port) -> None:
-        timeout_ms = call.task.timeout_ms
+        timeout_ms = call.task.timeout_ms if call.task.chunk is None else 0
         timer = (
             self._loop.call_later(timeout_ms / 1000, call.stop, "timeout") if timeout_ms else None
         )
-        verdict = await execute(call)
+        verdict = await perform(call)
         call.close()
         if timer is not None:
             timer.cancel()
@@ -123,7 +125,8 @@ class Executor:
                     asks=verdict.asks,
                 )
             case Complete():
-                event = StepCompleted(**common, output=msgspec.Raw(verdict.output))
+                output = msgspec.Raw(verdict.output)
+                event = StepCompleted(**common, output=output, chunk=verdict.chunk)
             case Fail():
                 event = StepFailed(**common, failure=verdict.failure)
             case Stopped(reason="timeout"):
@@ -191,6 +194,15 @@ class _Port:
         placed = msgspec.structs.replace(chunk, iteration=task.iteration, attempt=task.attempt, n=n)
         self._world.said.append((self._step_id, placed))
         return n
+
+    def message_bytes_max(self) -> int:
+        return MESSAGE_BYTES_LEAST
+
+    def item_begins(self, running: asyncio.Task[Verdict]) -> None:
+        return
+
+    def item_is_over(self) -> None:
+        return
 
     async def run_blocking(self, call: Callable[[], object]) -> object:
         return await self._loop.run_blocking(call)

@@ -140,7 +140,11 @@ class SimulatedRun:
         status = entry.status if entry else "waiting"
         output = None
         if status in ("completed", "failed"):
-            output = payload.decode(f"output of step {step_id!r}", self._world.left(step_id))
+            output = payload.decode(
+                f"output of step {step_id!r}",
+                self._world.left(step_id),
+                bytes_max=payload.GATHERED_BYTES_MAX,
+            )
         return SimulatedStep(
             status, self._world.iterations(step_id), output, self._world.asks(step_id)
         )
@@ -165,9 +169,12 @@ class SimulatedRun:
             raise RunFailed(RUN_ID, step, iteration, failure, hint)
         steps, is_single = outcome_of(self._plan.definition, self._document)
         if is_single:
-            return payload.decode("output of the run", self._world.output(steps[0].id), type_)
+            return self._decoded(self._world.output(steps[0].id), type_)
         pairs = (b'"%b":%b' % (s.id.encode(), bytes(self._world.output(s.id))) for s in steps)
-        return payload.decode("output of the run", b"{" + b",".join(pairs) + b"}", type_)
+        return self._decoded(b"{" + b",".join(pairs) + b"}", type_)
+
+    def _decoded(self, raw: bytes | msgspec.Raw, type_: Any) -> Any:
+        return payload.decode("output of the run", raw, type_, bytes_max=payload.GATHERED_BYTES_MAX)
 
     @property
     def response(self) -> SimulatedResponse | None:

@@ -24,16 +24,19 @@ from treadle.engine.core import (
     apply,
     bounds,
     effects,
+    lists,
     request,
 )
 from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.maps import output_of
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.progress import decided, to_decide
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import ApprovalStep, ChoiceStep, WaitStep
+from treadle.sdk.definition import ApprovalStep, ChoiceStep, MapStep, WaitStep
 from treadle.sdk.errors import InvariantError
+from treadle.sdk.gathering import Part, gather
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Checkpoint,
@@ -57,14 +60,18 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.run import RunDocument, has_output
-from treadle.sdk.subjects import MAIN_DOMAIN
+from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import RUN_ID, Executor
 from treadle.worker.execution import Fenced, Record
 from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
+
+CHUNK_BYTES = 64 * 1024
+"""Of the items of one chunk, as of an engine's."""
 
 Answers = Callable[[Ask], "Reply | None"]
 
@@ -105,6 +112,8 @@ class World:
         self._input = msgspec.Raw(b"null")
         self._messages: dict[str, dict[int, MessageSent]] = {}
         self._payloads: dict[int, msgspec.Raw] = {}
+        self._cuts: dict[str, lists.Cut] = {}
+        """The lists of maps in pieces, by step."""
         self._answers = answers
         self._answered: set[str] = set()
         self._external = External(self)
@@ -215,6 +224,11 @@ class World:
         while step := to_decide(self._plan, self.run):
             outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
             fact = decision(step, msgspec.json.decode(self._input), outputs)
+            if fact.holds and isinstance(step, MapStep):
+                data = bytes(self.input_of(step.id).value)
+                fact = lists.decided(step, data, CHUNK_BYTES, PAYLOAD_BYTES_MAX)
+                if fact.map is not None:
+                    self._cuts[step.id] = lists.Cut(step, fact.map, data)
             self.run = decided(self._plan, self.run, fact)
 
     def named(self, step_id: str) -> tuple[Any, dict[str, Any]]:
@@ -245,6 +259,7 @@ class World:
                     moment.id,
                     position,
                     new.spent,
+                    new.chunk,
                 )
             case Parked(paused=True):
                 return
@@ -274,9 +289,7 @@ class World:
             match command:
                 case effects.CreateRegister():
                     if command.step not in self._registers:
-                        step = self._plan.work(command.step)
-                        task_input = self.input_of(command.step)
-                        task = effects.first_task(self._plan, self.run, step, task_input)
+                        task = self._first_task(command.step)
                         now = Moment(RUN_ID, task.parent, task.started_ms)
                         first = hold(task, now) if self.run.is_paused else task
                         self._place(command.step, first)
@@ -306,6 +319,15 @@ class World:
                 case _:
                     assert_never(command)
 
+    def _first_task(self, name: str) -> Task:
+        assert self.run is not None
+        step = self._plan.work(name)
+        found = parse_chunk(name)
+        if found is None:
+            return effects.first_task(self._plan, self.run, step, self.input_of(name))
+        piece, chunk = self._cuts[found[0]].piece(found[1])
+        return effects.first_task(self._plan, self.run, step, Inline(msgspec.Raw(piece)), chunk)
+
     def _set_timer(self, timer: effects.SetTimer) -> None:
         delay_s = (timer.due_ms - self.now_ms()) / 1000
         self.after(f"timer-{timer.id}", delay_s, lambda: self.publish(timer.event))
@@ -329,7 +351,13 @@ class World:
         """Return what a step that is over has left, also one that failed at a bound."""
         placed = self._registers.get(step_id)
         register = placed.register if placed else None
+        if isinstance(self._plan.steps[step_id], MapStep) and not self._is_completed(step_id):
+            return msgspec.Raw(b"null")
         return register.output if isinstance(register, Ended) else self.output(step_id)
+
+    def _is_completed(self, step_id: str) -> bool:
+        entry = self.run.steps.get(step_id) if self.run else None
+        return entry is not None and entry.status == "completed"
 
     def output(self, step_id: str) -> msgspec.Raw:
         """Return the output of a step that has ended."""
@@ -341,10 +369,19 @@ class World:
             return msgspec.Raw(msgspec.json.encode(self.run.chosen[step_id]))
         if isinstance(step, WaitStep):
             return self._payloads[int(self.run.steps[step_id].event[1:])]
+        if isinstance(step, MapStep):
+            parts = (self._part(chunk_id(step_id, n)) for n in range(self.run.maps[step_id].chunks))
+            return msgspec.Raw(gather(parts, output_of(step, self.run)))
         register = self._registers[step_id].register
         if not isinstance(register, Ended):
             raise InvariantError(f"step {step_id!r} has not ended")
         return register.output
+
+    def _part(self, name: str) -> Part:
+        ended = self._registers[name].register
+        assert isinstance(ended, Ended)
+        records = ended.chunk.records if ended.chunk else 0
+        return Part(ended, [record.body for record in self._records.get(name, [])[:records]])
 
     def iterations(self, step_id: str) -> int:
         """Return how many iterations of a step are committed."""

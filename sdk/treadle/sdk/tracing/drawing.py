@@ -15,12 +15,14 @@ from treadle.sdk.definition import (
     ApprovalStep,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     SignalStep,
     SleepStep,
     Step,
 )
 from treadle.sdk.messages import (
+    ChunkDone,
     RunRequested,
     Settled,
     StepCompleted,
@@ -31,6 +33,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import NOTHING, Spent, plus
+from treadle.sdk.subjects import parse_chunk, step_of
 from treadle.sdk.tracing import ids, names
 from treadle.sdk.tracing.span import Span, SpanLink, SpanPart, Value
 
@@ -209,7 +212,9 @@ class Pen(NamedTuple):
         """Return the span of one execution."""
         trace_id, span_id = ids.attempt_place(self.ref, step.id, event.iteration, event.attempt)
         name = f"attempt {event.attempt}"
-        if isinstance(step, AgentLoopStep):
+        if chunk := parse_chunk(step.id):
+            name = _chunk_name(chunk[1], event.attempt)
+        elif isinstance(step, AgentLoopStep):
             name = f"iteration {event.iteration}"
             name += f" (attempt {event.attempt})" if event.attempt > 1 else ""
         attributes = self._common(step) | {
@@ -223,6 +228,8 @@ class Pen(NamedTuple):
             names.MESSAGING_OPERATION_TYPE: "process",
             names.MESSAGING_DESTINATION: event.type,
         }
+        if isinstance(event, StepCompleted) and event.chunk is not None:
+            attributes |= _items(event.chunk)
         if event.taken_us:
             attributes[names.QUEUE_WAIT_S] = max(0, event.taken_us - queued_us) / 1e6
         span = Span(
@@ -249,11 +256,14 @@ class Pen(NamedTuple):
         """Return the span of the execution that was under way when its step ended without it."""
         trace_id, span_id = ids.attempt_place(self.ref, step.id, iteration, attempt)
         is_loop = isinstance(step, AgentLoopStep)
+        name = f"iteration {iteration}" if is_loop else f"attempt {attempt}"
+        if chunk := parse_chunk(step.id):
+            name = _chunk_name(chunk[1], attempt)
         return Span(
             trace_id=trace_id,
             span_id=span_id,
             parent_id=self._parent(step, iteration),
-            name=f"iteration {iteration}" if is_loop else f"attempt {attempt}",
+            name=name,
             kind="consumer",
             start_us=start_us,
             end_us=end_us,
@@ -315,7 +325,7 @@ class Pen(NamedTuple):
     def _parent(self, step: Step, iteration: int) -> str:
         trace_id, number = self.ref.trace_id, ids.segment_of(iteration)
         if number == 0:
-            return ids.step_span(trace_id, step.id)
+            return ids.step_span(trace_id, step_of(step.id))
         return ids.part_span(trace_id, step.id, "segment", str(number))
 
     def _agent(self, step: Step) -> dict[str, Value]:
@@ -336,7 +346,9 @@ class Pen(NamedTuple):
             names.OPENINFERENCE_KIND: "CHAIN",
         }
         if step is not None:
-            attributes[names.STEP] = step.id
+            attributes[names.STEP] = step_of(step.id)
+            if chunk := parse_chunk(step.id):
+                attributes[names.CHUNK] = chunk[1]
         return attributes
 
 
@@ -350,6 +362,19 @@ def usage(spent: Spent) -> dict[str, Value]:
         names.OUTPUT_TOKENS: spent.output_tokens,
         names.COST_USD: spent.cost_usd,
     }
+
+
+def _chunk_name(number: int, attempt: int) -> str:
+    return f"chunk {number} (attempt {attempt})" if attempt > 1 else f"chunk {number}"
+
+
+def _items(done: ChunkDone) -> dict[str, Value]:
+    """Return which items a chunk had, and how many of them failed."""
+    items: dict[str, Value] = {names.ITEM_FIRST: done.first, names.ITEMS: done.count}
+    if done.failed:
+        items[names.ITEMS_FAILED] = done.failed
+        items[names.ITEM_FAILURE] = str(done.failure) if done.failure else ""
+    return items
 
 
 def _failed(span: Span, error: str, text: str) -> Span:
@@ -372,5 +397,7 @@ def _kind(step: Step) -> str:
             return f"choice {step.id}"
         case RespondStep():
             return f"respond {step.id}"
+        case MapStep():
+            return f"map {step.id}"
         case _:
             return f"step {step.id}"

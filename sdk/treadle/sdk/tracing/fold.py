@@ -15,7 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treadle.sdk.definition import AgentLoopStep, Step, WorkflowDefinition, WorkStep
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    MapStep,
+    Step,
+    TaskStep,
+    WorkflowDefinition,
+    WorkStep,
+)
 from treadle.sdk.messages import (
     Event,
     LaneGranted,
@@ -30,6 +37,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
+from treadle.sdk.subjects import chunk_id, parse_chunk
 from treadle.sdk.tracing import ids, names
 from treadle.sdk.tracing.drawing import Pen, usage
 from treadle.sdk.tracing.span import Span, Value
@@ -136,7 +144,7 @@ class RunFold:
         if step is None:
             return []
         state = self._state(step)
-        if event.token <= state.token or state.is_closed:
+        if event.token <= state.token or state.is_closed or self._is_stopped(event.step):
             return []
         state.started_us = state.started_us or event.queued_us or at_us
         spans: list[Span] = []
@@ -193,6 +201,7 @@ class RunFold:
                 spans.append(pen.step(step, entry, 0, is_end=False))
             if entry.ended_ms and not state.is_closed:
                 state.is_closed = True
+                spans.extend(self._stopped(pen, run, step, entry))
                 spans.extend(_closed(pen, step, state, entry, run.chosen.get(step.id, "")))
         if run.is_terminal:
             self.is_over = True
@@ -217,10 +226,40 @@ class RunFold:
                 spans.append(pen.unsettled(step, *place, start_us, now_us, ""))
         return spans
 
+    # ---------------------------------------------------------------- chunks of maps
+
+    def _is_stopped(self, name: str) -> bool:
+        """True for a chunk of a map that is over."""
+        found = parse_chunk(name)
+        return found is not None and found[0] in self._steps and self._steps[found[0]].is_closed
+
+    def _stopped(self, pen: Pen, run: RunDocument, step: Step, entry: StepEntry) -> list[Span]:
+        """Return the executions that were under way when a map was stopped."""
+        spans: list[Span] = []
+        error = entry.failure.type if entry.failure else "cancelled"
+        under_way = run.maps[step.id].under_way if step.id in run.maps else ()
+        for first, last in under_way:
+            for number in range(first, last + 1):
+                chunk = self._step_of(chunk_id(step.id, number))
+                assert chunk is not None
+                state = self._state(chunk)
+                if state.has_verdict:
+                    continue
+                start_us = state.end_us or entry.started_ms * 1_000
+                end_us = max(start_us, entry.ended_ms * 1_000)
+                spans.append(pen.unsettled(chunk, 0, state.attempt, start_us, end_us, error))
+        return spans
+
     # ---------------------------------------------------------------- small
 
     def _step_of(self, name: str) -> Step | None:
-        return next((step for step in self.definition.steps if step.id == name), None)
+        """Return the step of that name; of a chunk of a map, a task with its name."""
+        found = parse_chunk(name)
+        wanted = found[0] if found else name
+        step = next((step for step in self.definition.steps if step.id == wanted), None)
+        if found and isinstance(step, MapStep):
+            return TaskStep(id=name, type=step.type)
+        return step
 
     def _state(self, step: Step) -> _Step:
         state = self._steps.get(step.id)

@@ -39,6 +39,14 @@ WAIT_REASON: Final = "treadle.wait.reason"
 RECORDED_BY: Final = "treadle.recorded_by.attempt"
 """Of a call that a lost execution recorded and a later one told of."""
 
+CHUNK: Final = "treadle.map.chunk"
+ITEM_FIRST: Final = "treadle.map.item.first"
+"""Index of the first item of a chunk."""
+ITEMS: Final = "treadle.map.items"
+ITEMS_FAILED: Final = "treadle.map.items.failed"
+ITEM_FAILURE: Final = "treadle.map.item.failure"
+"""Which item of a chunk failed first, and why."""
+
 # ------------------------------------------------------------------ spending and bounds
 
 COST_USD: Final = "treadle.cost_usd"

@@ -40,8 +40,9 @@ from treadle.worker.agent.narrating import Narrator
 from treadle.worker.agent.oversize import oversize
 from treadle.worker.agent.ports import Letter
 from treadle.worker.agent.tracing import Written, parts
-from treadle.worker.context import DELAY_S_MAX, LoopContext
+from treadle.worker.context import LoopContext
 from treadle.worker.step_cache import StepCache
+from treadle.worker.waits import DELAY_S_MAX
 
 if TYPE_CHECKING:
     from treadle.worker.agent.agent import Agent
