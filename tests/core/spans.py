@@ -15,6 +15,7 @@ from treadle.sdk.messages import (
     StepWaiting,
     TaskLost,
 )
+from treadle.sdk.subjects import chunk_id
 from treadle.sdk.tracing import names
 from treadle.sdk.tracing.fold import RunFold
 from treadle.sdk.tracing.span import Span
@@ -62,7 +63,7 @@ def check_spans(world: World) -> None:
         assert all(span.start_us <= span.end_us for span in found)
     seen = {
         (
-            span.attributes[names.STEP],
+            _name(span),
             span.attributes[names.ITERATION],
             span.attributes[names.ATTEMPT],
         )
@@ -76,7 +77,14 @@ def check_spans(world: World) -> None:
         if isinstance(event, verdicts)
     }
     # Beside what was told, at most the execution that was under way when its step was ended.
-    assert len(seen - told) <= len(world.plan.steps)
+    chunks = sum(state.chunks for state in world.document.maps.values()) if world.document else 0
+    assert len(seen - told) <= len(world.plan.steps) + chunks
     for step_id, entry in world.document.steps.items():
         done = {iteration for step, iteration, _ in seen if step == step_id}
         assert set(range(entry.iterations)) <= done, (step_id, entry, sorted(done))
+
+
+def _name(span: Span) -> str:
+    """Return the step of a span, or the chunk of a map."""
+    step, chunk = str(span.attributes[names.STEP]), span.attributes.get(names.CHUNK)
+    return step if chunk is None else chunk_id(step, int(chunk))

@@ -98,7 +98,7 @@ class Recorder:
             found.documents[run].append(document)
             found.history.append(document)
         for sequence, (subject, data, replaced) in sorted(registers.items()):
-            if not subject.endswith(".c"):
+            if subject.split(".")[5] == "t":  # No checkpoint, and no record of a journal.
                 address = subjects.parse_register(subject)
                 kept = Kept(sequence, replaced, _register.decode(data))
                 found.registers[address.run, address.step].append(kept)

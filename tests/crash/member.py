@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 from tests.crash.chain import TASK_TYPE, Baton, Saved, link
@@ -22,10 +23,13 @@ from tests.crash.chain import TASK_TYPE, Baton, Saved, link
 from treadle.engine import Engine
 from treadle.sdk.settings import Settings
 from treadle.sdk.spending import Spent
-from treadle.worker import LoopContext, Worker, serve
+from treadle.worker import LoopContext, TaskContext, Worker, serve
 from treadle.worker.verdict import Complete, Continue, Wait
 
 _HANG_S = 60.0
+ITEM_TYPE = "item"
+ITEM_S = 0.3
+"""Of one item of a map: a chunk of a few of them lasts longer than the time between two saves."""
 
 
 class EffectLog:
@@ -34,7 +38,7 @@ class EffectLog:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def write(self, kind: str, ctx: LoopContext[Baton]) -> None:
+    def write(self, kind: str, ctx: TaskContext[Any]) -> None:
         entry = {
             "kind": kind,
             "at_s": time.monotonic(),
@@ -43,6 +47,7 @@ class EffectLog:
             "step": ctx.step,
             "iteration": ctx.iteration,
             "attempt": ctx.attempt,
+            "index": ctx.index,
         }
         os.write(self._file, msgspec.json.encode(entry) + b"\n")
 
@@ -84,6 +89,14 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
         if ctx.iteration + 1 < given.iterations:
             return ctx.continue_(baton, delay=None if given.delay_ms < 0 else given.delay_ms / 1000)
         return ctx.complete(baton)
+
+    @worker.handler(ITEM_TYPE)
+    async def double(ctx: TaskContext[int]) -> int:
+        effects.write("item", ctx)
+        await asyncio.sleep(ITEM_S)
+        if ctx.input % 5 == 3 and ctx.attempt == 1:
+            raise RuntimeError("every fifth item fails once")
+        return ctx.input * 2
 
     return worker
 

@@ -118,6 +118,17 @@ def test_fan_out_joins_what_three_steps_found(environment: dict[str, str], tmp_p
     assert found == "8 words in 2 sentences, the longest is 'treadle'"
 
 
+def test_translate_does_each_paragraph_and_leaves_out_what_it_cannot(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("translation", "Good morning.\n\nThe loom turns.\n\n???")
+        return await run.result()
+
+    found = _run(environment, tmp_path / "log", "translate.py", "translation", play)
+    assert found == "guten Morgen.\n\nder Webstuhl läuft.\n\n(not translated)\n\n1 left out"
+
+
 def test_agent_loop_takes_one_turn_an_iteration(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -229,7 +240,7 @@ async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return process.poll() is not None
 
 
-@pytest.mark.parametrize("name", ["hello", "fan_out", "agent_loop", "approval"])
+@pytest.mark.parametrize("name", ["hello", "fan_out", "translate", "agent_loop", "approval"])
 def test_an_example_run_by_python_says_how_to_try_it(name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, check=True

@@ -10,11 +10,12 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
+from tests.sdk import map_faults
 
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -22,6 +23,7 @@ from treadle.sdk.definition import (
     Branch,
     ChoiceStep,
     EventStep,
+    MapStep,
     RespondStep,
     Retry,
     SignalStep,
@@ -31,7 +33,11 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
     to_plain,
 )
-from treadle.sdk.limits import COST_USD_MAX, DURATION_S_MAX, SPENDING_MAX
+from treadle.sdk.limits import (
+    COST_USD_MAX,
+    DURATION_S_MAX,
+    SPENDING_MAX,
+)
 
 # No deadline: a busy machine is no fault of the code.
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -139,6 +145,7 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 ).map(tuple),
                 default=ids,
             ),
+            map_faults.map_steps(step_id, after, ids, texts, seconds, retry),
             st.builds(
                 RespondStep,
                 id=st.just(step_id),
@@ -164,7 +171,8 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
 
 @st.composite
 def _turn(draw: st.DrawFn, step: Step, later: list[Step]) -> Step:
-    handlers = [other.id for other in later if not other.after]
+    plain = (other for other in later if not isinstance(other, MapStep))
+    handlers = [other.id for other in plain if not other.after]
     return msgspec.structs.replace(
         step,
         quorum=draw(st.integers(0, len(step.after))),
@@ -211,19 +219,7 @@ Change = Callable[[dict[str, Any]], str | None]
 """Breaks plain data in place and returns where; None if these data have no such part."""
 
 
-_FIELDS = {
-    cls.__struct_config__.tag: cls.__struct_fields__
-    for cls in (
-        TaskStep,
-        AgentLoopStep,
-        SignalStep,
-        SleepStep,
-        ApprovalStep,
-        ChoiceStep,
-        EventStep,
-        RespondStep,
-    )
-}
+_FIELDS = {cls.__struct_config__.tag: cls.__struct_fields__ for cls in get_args(Step)}
 
 
 def _set(place: str, value: object, *, having: str = "") -> Change:
@@ -307,6 +303,8 @@ def _unknown_branch(plain: dict[str, Any]) -> str | None:
 def _wait(step: dict[str, Any], other: object) -> int:
     after = step.setdefault("after", [])
     after.append(other)
+    if step["kind"] == "map":
+        step["over"] = next((name for name in after if isinstance(name, str)), "")
     return len(after) - 1
 
 
@@ -434,6 +432,7 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "undoes itself": (_set("compensate", "fetch"), False),
     "unknown compensation": (_set("compensate", "no-such-step"), False),
     "unknown handler": (_set("on_failure", "no-such-step"), False),
+    **map_faults.FAULTS,
     "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
     "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),
     "until is no time": (_sleep("until", {"until": "tomorrow"}), False),
@@ -454,6 +453,7 @@ SAMPLE = WorkflowDefinition(
         ChoiceStep(id="route", branches=(Branch("big", 'input["n"] > 3'),), default="small"),
         EventStep(id="paid", event="order.paid", match='event["id"] == input["id"]'),
         ApprovalStep(id="allowed", prompt="Go on?", approvers=("ada",)),
+        MapStep(id="check", type="check", after=("review",)),
     ),
 )
 """Sound, and has a place for every fault."""

@@ -12,6 +12,7 @@ from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
 from treadle.sdk.client.notes import queued_text
 from treadle.sdk.times import age, date
+from treadle.sdk.wording import items_text
 
 _STYLE_BY_KIND = {
     "step.failed": "red",
@@ -145,10 +146,7 @@ def _doing(step: StepView) -> str:
 
 def _items(step: StepView) -> str:
     """Return how far a map is."""
-    if not step.chunks:
-        return ""
-    done = f"{step.items_done} of {step.items} items"
-    return f"{done}, {step.items_failed} failed" if step.items_failed else done
+    return items_text(step.items_done, step.items, step.items_failed) if step.chunks else ""
 
 
 def _took(view: RunView) -> str:

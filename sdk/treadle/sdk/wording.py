@@ -69,3 +69,9 @@ class Suggestions:
         lower = {name.lower(): name for name in known if len(name) <= WORD_CHARS_MAX}
         matches = difflib.get_close_matches(word.lower(), lower, n=1)
         return lower[matches[0]] if matches else ""
+
+
+def items_text(done: int, items: int, failed: int) -> str:
+    """Return how far a map is."""
+    text = f"{done} of {items} items"
+    return f"{text}, {failed} failed" if failed else text

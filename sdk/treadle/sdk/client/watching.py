@@ -31,6 +31,7 @@ from treadle.sdk.messages import (
     TaskLost,
 )
 from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.wording import items_text
 
 
 async def history(store: Store, run: str) -> AsyncIterator[RunEvent]:
@@ -93,7 +94,7 @@ class _Reader:
         stored = await self._store.event(int(event_id[1:])) if event_id[:1] == "e" else None
         event = decode_event(stored.data) if stored else None
         match event:
-            case StepCompleted():
+            case StepCompleted() if event.step == change.step:
                 return msgspec.structs.replace(change, value=event.output)
             case SignalReceived():
                 return msgspec.structs.replace(change, value=event.payload)
@@ -140,6 +141,7 @@ def changes_between(old: RunDocument | None, new: RunDocument, written_ms: int) 
     for step, entry in new.steps.items():
         before = old.steps.get(step) if old else None
         changes.extend(_step_changes(new.run, step, before, entry, written_ms))
+    changes.extend(_progress(old, new, written_ms))
     changes.sort(key=lambda change: change.time_ms)
     if new.is_terminal and not (old and old.is_terminal):
         changes.append(
@@ -153,6 +155,20 @@ def changes_between(old: RunDocument | None, new: RunDocument, written_ms: int) 
             )
         )
     return changes
+
+
+def _progress(old: RunDocument | None, new: RunDocument, written_ms: int) -> list[RunEvent]:
+    """Return how far the maps have come since; their last chunk ends them, which is told."""
+    found: list[RunEvent] = []
+    for step, state in new.maps.items():
+        before = old.maps.get(step) if old else None
+        if new.steps[step].status != "active" or state.done == (before.done if before else 0):
+            continue
+        text = items_text(state.done, state.items, state.failed)
+        found.append(
+            RunEvent(kind="map.progress", run=new.run, time_ms=written_ms, step=step, detail=text)
+        )
+    return found
 
 
 def _step_changes(

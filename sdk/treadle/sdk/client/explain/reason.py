@@ -34,6 +34,7 @@ ReasonKind = Literal[
     "parked",
     "paused",
     "executing",
+    "mapping",
     "starting",
     "moving",
     "slots_busy",

@@ -3,6 +3,7 @@
 no register yet ─> moving | undispatched
 delayed ─────────> retry_delay | loop_delay | overdue
 a sleep step ────> asleep | overdue
+a map ───────────> mapping
 not given out ───> starting | slots_busy | untaken       (nobody serves it: a note says so)
 given out ───────> executing | slot_wait | starting | holder_gone
 """
@@ -19,6 +20,7 @@ from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import StepView
 from treadle.sdk.messages import Beat, WorkerPresence
 from treadle.sdk.times import age, date, since, until
+from treadle.sdk.wording import items_text
 
 YOUNG_MS = 2_000
 """What was written as recently is on its way: nobody is to blame yet."""
@@ -36,6 +38,8 @@ def step_reason(step: StepView, facts: Facts) -> Reason | None:
         return _asleep(step, facts)
     if step.status != "active" or not step.type or step.doing == "paused":
         return None
+    if step.kind == "map":
+        return _mapping(step, facts)
     if step.doing in ("parked", "waiting"):
         text = f"has just {'parked' if step.doing == 'parked' else 'begun to wait'}"
         return _reason("moving", "works", step, text)
@@ -71,6 +75,13 @@ def _asleep(step: StepView, facts: Facts) -> Reason:
         late = f"slept {when}, and has not been woken"
         return _reason("overdue", "problem", step, late, command=_DOCTOR)
     return _reason("asleep", "pause", step, f"sleeps {when}", until_ms=step.due_ms)
+
+
+def _mapping(step: StepView, facts: Facts) -> Reason | None:
+    if not serving(step, facts):
+        return None  # A note says so.
+    text = f"has done {items_text(step.items_done, step.items, step.items_failed)}"
+    return _reason("mapping", "works", step, f"{text} ({since(step.started_ms, facts.now_ms)})")
 
 
 def _undispatched(step: StepView, facts: Facts) -> Reason:

@@ -34,6 +34,7 @@ from treadle.sdk.messages import (
     TaskLost,
 )
 from treadle.sdk.run import TERMINAL
+from treadle.sdk.subjects import parse_chunk, step_of
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -158,7 +159,10 @@ class _Fold:
         self, event: SettleEvent | TaskLost, at_ms: int, outcome: str, **more: object
     ) -> _Track | None:
         """Add the attempt that a verdict ends; return None for one that is late or repeated."""
+        is_new = event.step not in self._tracks
         track = self._track(event.step)
+        if is_new and event.queued_us and parse_chunk(event.step):
+            track.begin_ms = event.queued_us // 1_000  # Chunks begin one after the other.
         if event.token <= track.token or track.kind is None:
             return None
         if track.kind != "attempt":
@@ -204,7 +208,7 @@ class _Fold:
     def _track(self, step: str) -> _Track:
         track = self._tracks.get(step)
         if track is None:
-            track = _Track(self._started_ms.get(step, self._begin_ms))
+            track = _Track(self._started_ms.get(step_of(step), self._begin_ms))
             self._tracks[step] = track
         return track
 

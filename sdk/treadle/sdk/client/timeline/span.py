@@ -9,6 +9,7 @@ import msgspec
 from treadle.sdk.client.view import no_step
 from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
+from treadle.sdk.subjects import step_of
 
 SpanKind = Literal[
     "lane", "attempt", "pause", "wait", "parked", "signal", "event", "approval", "choice", "respond"
@@ -62,5 +63,5 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         """Return what one step did; raise ``UserError`` if the workflow has none of that id."""
         if self.steps and step not in self.steps:
             raise no_step(self.run, self.workflow, self.steps, step)
-        spans = tuple(span for span in self.spans if span.step == step)
+        spans = tuple(span for span in self.spans if step_of(span.step) == step)
         return msgspec.structs.replace(self, spans=spans)
