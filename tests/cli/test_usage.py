@@ -122,8 +122,9 @@ def test_values_are_read_from_the_argument_a_file_or_standard_input(tmp_path: Pa
         options.read_json("--input", '{"n": 1')
     with pytest.raises(UserError, match=r"missing\.json cannot be read"):
         options.read_json("--input", "@missing.json")
-    assert options.read_metadata(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
-    with pytest.raises(UserError, match="KEY=VALUE"):
+    labels = ["a=1", "b=x=y", "c:=1.5", "d:=true"]
+    assert options.read_metadata(labels) == {"a": "1", "b": "x=y", "c": 1.5, "d": True}
+    with pytest.raises(UserError, match="KEY=TEXT"):
         options.read_metadata(["a"])
 
 

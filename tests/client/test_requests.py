@@ -149,7 +149,7 @@ def test_bad_input_is_refused_before_anything_is_stored(settings: Settings) -> N
         with pytest.raises(InvalidPayload, match="input"):
             await client.start("flow", object(), id="r1")
         with pytest.raises(InvalidPayload, match="metadata 'n'"):
-            await client.start("flow", id="r1", metadata={"n": 1})  # type: ignore[dict-item]
+            await client.start("flow", id="r1", metadata={"n": [1]})  # type: ignore[dict-item]
         with pytest.raises(InvalidPayload, match="metadata"):
             await client.start("flow", id="r1", metadata={"n": "x" * 10_000})
         for bad in ("a.b", "*", ">", "a b", "\0", "é", "", "x" * 65):

@@ -21,6 +21,7 @@ from treadle.engine.documents import Documents
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
 from treadle.engine.inbox import Inbox
+from treadle.engine.index.beside import Indexing
 from treadle.engine.inputs import Inputs
 from treadle.engine.intake import Intake
 from treadle.engine.lane_log import LaneLog
@@ -70,6 +71,7 @@ class Engine:
     ``event_ack_wait_s`` belongs to the shared consumers: it must be the same in all engines.
     ``output_max_age_s`` is how long what runs say is kept, in seconds; None leaves it as it is.
     ``tracing`` is how the spans of runs are exported (``treadle.engine.telemetry``); None is not.
+    ``indexing`` is how an index of the runs is kept for listings; None is not.
     ``meter`` counts what happens in the namespace (docs/metrics.md); None is no metrics.
     """
 
@@ -85,6 +87,7 @@ class Engine:
         output_max_age_s: float | None = None,
         tracing: Tracing | None = None,
         meter: Meter | None = None,
+        indexing: Indexing | None = None,
     ) -> None:
         self._settings = settings
         self._name = name or f"engine-{new_nonce()}"
@@ -95,6 +98,7 @@ class Engine:
         self._output_max_age_s = output_max_age_s
         self._tracing = tracing or Tracing()
         self._meter = meter
+        self._indexing = indexing or Indexing()
         self._pullers: list[Puller] = []
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -121,9 +125,11 @@ class Engine:
                 name=self._name,
                 projects=self._tracing.is_wanted,
                 measures=self._meter is not None,
+                indexes=self._indexing.is_wanted,
             )
             me = (self._settings, self._name, takeover.incarnation)
-            async with self._tracing.beside(*me), counting(self._meter, *me):
+            index = self._indexing.beside(js, subjects, *me)
+            async with self._tracing.beside(*me), counting(self._meter, *me), index:
                 await self._serve(js, subjects, intake, takeover, lanes, pauses, waiters)
         finally:
             await connection.close()

@@ -76,6 +76,7 @@ class Takeover:
         name: str,
         projects: bool = False,
         measures: bool = False,
+        indexes: bool = False,
     ) -> None:
         self._js = js
         self._subjects = subjects
@@ -92,6 +93,7 @@ class Takeover:
             started_ms=round(time.time() * 1000),
             projects=projects,
             measures=measures,
+            indexes=indexes,
         )
 
     @property

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from treadle.sdk.errors import UserError
+    from treadle.sdk.messages import MetadataValue
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON: one object, or one a line; errors too.")
@@ -28,6 +29,8 @@ Namespace = Annotated[
     str | None,
     typer.Option("--namespace", metavar="NAME", help="TREADLE_NAMESPACE or treadle by default."),
 ]
+LABEL = "KEY=TEXT|KEY:=JSON"
+LABEL_HELP = "Kept with the run, and what lists search; a number, true or false by :=. Repeatable."
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
 Timeout = Annotated[
     float | None,
@@ -68,13 +71,18 @@ def _read_text(option: str, text: str) -> tuple[bytes, str]:
         ) from exc
 
 
-def read_metadata(items: list[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` texts as a dict."""
-    pairs = [item.partition("=") for item in items]
-    for key, separator, _ in pairs:
-        if not separator or not key:
-            raise _error(f"--metadata {key!r} has no value. Write it as KEY=VALUE.")
-    return {key: value for key, _, value in pairs}
+def read_metadata(items: list[str]) -> dict[str, MetadataValue]:
+    """Return ``KEY=TEXT`` and ``KEY:=JSON`` as a dict."""
+    found: dict[str, MetadataValue] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key.rstrip(":"):
+            raise _error(f"--metadata {key!r} has no value. Write it as KEY=TEXT or KEY:=JSON.")
+        if key.endswith(":"):
+            found[key[:-1]] = read_json(f"--metadata {key}=", value)
+        else:
+            found[key] = value
+    return found
 
 
 def read_bound(option: str, text: str | None) -> tuple[float, float]:

@@ -9,10 +9,12 @@ import typer
 from treadle.cli import options, talking, timelines
 from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
+from treadle.cli.run_list import list_
 from treadle.cli.run_logs import logs
 from treadle.cli.trace import trace
 
 app = typer.Typer(name="run", help="Start runs, look at them, act on them.", no_args_is_help=True)
+app.command("list")(list_)
 app.command()(journal)
 app.command()(logs)
 app.command()(trace)
@@ -32,7 +34,7 @@ def start(
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the run; repeatable."),
+        typer.Option("--metadata", metavar=options.LABEL, help=options.LABEL_HELP),
     ] = None,
     lane: Annotated[
         str | None,
@@ -66,36 +68,6 @@ def show(run: RunId, json: Json = False, url: Url = None, namespace: Namespace =
     from treadle.cli import runs
 
     return runs.run(url, namespace, lambda client: runs.show(client, run, as_json=json))
-
-
-@app.command("list")
-def list_(
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", metavar="NAME", help="Only runs of it.")
-    ] = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Only requested, queued, running, paused, parked, completed, failed or cancelled.",
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """List runs, newest first."""
-    from treadle.cli import runs
-
-    wanted = runs.check_status(status)
-    place = runs.place_of(url, namespace)
-    return runs.run(
-        url,
-        namespace,
-        lambda client: runs.list_(client, workflow, wanted, limit, place, as_json=json),
-    )
 
 
 @app.command()

@@ -18,15 +18,10 @@ from treadle.sdk.errors import (
     RunCancelled,
     RunFailed,
     StoredUnreadable,
-    UnknownWorkflow,
-    UserError,
 )
+from treadle.sdk.messages import MetadataValue
 from treadle.sdk.settings import Settings
 
-STATUSES = (
-    *("requested", "queued", "running", "paused", "parked"),
-    *("completed", "failed", "cancelled"),
-)
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
 _PRETTY = 2
@@ -39,7 +34,7 @@ class Start:
     workflow: str
     input: Any
     id: str | None
-    metadata: dict[str, str]
+    metadata: dict[str, MetadataValue]
     lane: str | None
     watch: bool
     wait: bool
@@ -69,15 +64,6 @@ def place_of(url: str | None, namespace: str | None) -> str:
     """Return which server and namespace are asked, in words and without a password."""
     settings = Settings.from_env(url=url, namespace=namespace)
     return f"at {settings.shown_url} in namespace {settings.namespace!r}"
-
-
-def check_status(status: str | None) -> str | None:
-    """Return the status if runs can have it; raise ``UserError`` that names those."""
-    if status is not None and status not in STATUSES:
-        raise UserError(
-            f"--status {status!r} is no status of a run. Choose one of {', '.join(STATUSES)}."
-        )
-    return status
 
 
 async def start(client: Client, request: Start, *, as_json: bool) -> int:
@@ -112,30 +98,6 @@ async def show(client: Client, run_id: str, *, as_json: bool) -> int:
         output.emit(view)
     else:
         views.show(view)
-    return exits.OK
-
-
-async def list_(
-    client: Client,
-    workflow: str | None,
-    status: str | None,
-    limit: int,
-    place: str,
-    *,
-    as_json: bool,
-) -> int:
-    found = await client.list(workflow, status, limit)
-    if workflow and not found and workflow not in (known := await client.workflows()):
-        raise UnknownWorkflow(workflow, list(known))
-    if as_json:
-        for view in found:
-            output.emit(views.summary(view))
-    elif found:
-        views.listing(found)
-    else:
-        of = f" of workflow {workflow!r}" if workflow else ""
-        that = f" that are {status}" if status else ""
-        output.remark(f"no runs{of}{that} {place}; start one: treadle run start WORKFLOW")
     return exits.OK
 
 

@@ -35,6 +35,7 @@ def serve_engine(
 ) -> int:
     """Run an engine until SIGTERM or Ctrl-C."""
     from treadle.engine import Engine
+    from treadle.engine.index.beside import Indexing
 
     lineage.end_with_parent()
     logs.configure(as_json=as_json)
@@ -51,6 +52,7 @@ def serve_engine(
             output_max_age_s=output_max_age_s,
             tracing=tracing,
             meter=meter,
+            indexing=Indexing(as_process=True),
         )
         _on_signals(engine.stop)
         await engine.run()

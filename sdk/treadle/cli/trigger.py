@@ -24,7 +24,7 @@ Version = Annotated[
 ]
 Metadata = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="Kept with the runs; repeatable."),
+    typer.Option("--metadata", metavar=options.LABEL, help=options.LABEL_HELP),
 ]
 Lane = Annotated[
     str | None,

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from treadle.cli import exits, output
 from treadle.sdk.client import Client, TriggerView
+from treadle.sdk.messages import MetadataValue
 from treadle.sdk.times import age
 from treadle.sdk.triggers.kinds import described, kind_of
 from treadle.sdk.triggers.trigger import Cron, Http, On, Subject, Webhook
@@ -27,7 +28,7 @@ class Wanted:
     workflow: str
     on: On
     version: str | None
-    metadata: dict[str, str]
+    metadata: dict[str, MetadataValue]
     lane: str | None
     replace: bool
     input: Any = None

@@ -6,12 +6,13 @@ registers of the steps, inputs in the events: the document only refers to them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from treadle.sdk.definition import RespondStep, SleepStep, Step, WaitStep
-from treadle.sdk.messages import Failure
+from treadle.sdk.messages import Failure, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
 
 RunStatus = Literal["queued", "running", "paused", "parked", "completed", "failed", "cancelled"]
@@ -141,7 +142,7 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """By choice that has completed: the branch it took."""
     responded: str = ""
     """The respond step that has answered the run's request: the first one that has completed."""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, MetadataValue] = {}
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     write: str = ""

@@ -19,7 +19,7 @@
     KV_<ns>_waiters  $KV.<ns>_waiters.<event name>.<path>.<value>.<run>.<step>   who waits for them
                   $KV.<ns>_waiters.<event name>._path.<path>     by which of their values
     <ns>_DEAD     <ns>.dead.<workflow>.<run>
-    core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>
+    core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>, <ns>.index
 
 Nothing else in the code base may spell a subject. Ids are validated at the edge
 (``ids.py``), so no token here can hold a dot or a wildcard.
@@ -121,6 +121,8 @@ class Subjects:
         self.all_waiters = f"$KV.{self.waiters_bucket}.>"
         self.all_beats = f"{ns}.beat.*"
         self.all_cancels = f"{ns}.ctl.*"
+        self.index = f"{ns}.index"
+        """Where the index of the runs is asked."""
         self.all_steps = f"$KV.{self.steps_bucket}.>"
         self.all_runs = f"$KV.{self.runs_bucket}.>"
         self.all_workflows = f"$KV.{self.workflows_bucket}.>"
@@ -252,6 +254,10 @@ class Subjects:
     def output_of_run(self, run: str, step: str = "*") -> str:
         """What all steps of a run say, or one of them, whatever its domain."""
         return f"{self.namespace}.out.*.{run}.{step}"
+
+    def parse_run_document(self, subject: str) -> str:
+        """Return the key in the subject of a run document: the run, unless something else is."""
+        return subject[len(self.all_runs) - 1 :]
 
     def parse_output(self, subject: str) -> str:
         """Return the step in an output's subject."""

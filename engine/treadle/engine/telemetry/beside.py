@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from treadle.engine.telemetry.outside import RETRY_S, Place, beside, keep_doing
+from treadle.engine.telemetry.outside import Place, beside, keep_doing
 from treadle.engine.telemetry.projector import Projector, Send
-from treadle.engine.telemetry.relaying import LINE_BYTES_MAX, relay
+from treadle.engine.telemetry.supervising import supervise
 from treadle.sdk.settings import Settings
-
-STOP_S = 3.0
-"""What a projector's process has to end in, once its engine does; then it is killed."""
-
-_log = logging.getLogger("treadle.telemetry")
 
 
 class Tracing:
@@ -55,7 +46,8 @@ class Tracing:
                 settings, name, incarnation, self._send, self._is_live, self._with_content
             )
         elif self._as_process:
-            work = _supervise(settings, incarnation, self._modes)
+            arguments = [incarnation, *self._modes]
+            work = supervise("projector", "treadle.engine.telemetry", arguments, settings)
         else:
             yield
             return
@@ -82,44 +74,3 @@ async def project(
         ).run()
 
     await keep_doing("projector", f"{name}-telemetry", settings, work)
-
-
-async def _supervise(settings: Settings, incarnation: str, modes: list[str]) -> None:
-    """Keep a projector's process alive until cancelled."""
-    command = [sys.executable, "-m", "treadle.engine.telemetry", incarnation]
-    environment = {**os.environ, **settings.to_env()}
-    while True:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *modes,
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES_MAX,
-            # What a terminal sends to the engine's group is for the engine to pass on.
-            start_new_session=True,
-        )
-        assert process.stderr is not None
-        saying = asyncio.create_task(relay(process.stderr))
-        try:
-            status = await process.wait()
-            await saying
-            _log.warning("telemetry.projector-ended status=%d; again in %g s", status, RETRY_S)
-        finally:
-            await _end(process)
-            saying.cancel()
-        await asyncio.sleep(RETRY_S)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

@@ -5,6 +5,7 @@ from treadle.sdk.client.client import Client
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.reason import Explanation, Reason
 from treadle.sdk.client.handle import RunHandle
+from treadle.sdk.client.listing import RunCounts, RunPage
 from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.streaming import StreamItem
@@ -25,8 +26,10 @@ __all__ = [
     "Note",
     "PendingAsk",
     "Reason",
+    "RunCounts",
     "RunEvent",
     "RunHandle",
+    "RunPage",
     "RunTrace",
     "RunView",
     "Span",

@@ -25,7 +25,7 @@ from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.asking import explain
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.handle import RunHandle
-from treadle.sdk.client.listing import list_runs
+from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
 from treadle.sdk.client.raising import Raised, resume_request
@@ -42,7 +42,10 @@ from treadle.sdk.client.watching import history, watch
 from treadle.sdk.definition import ApprovalStep, WorkflowDefinition, content_hash
 from treadle.sdk.errors import UnknownWorkflow
 from treadle.sdk.ids import check_id
+from treadle.sdk.listing.filters import RunsWanted, filter_of
+from treadle.sdk.listing.wire import position_of
 from treadle.sdk.messages import MessageKind, WorkerPresence
+from treadle.sdk.metadata import Given
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN
@@ -119,7 +122,7 @@ class Client:
         workflow: str | Workflow[Any] | WorkflowDefinition,
         input: object = None,
         id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Given] | None = None,
         lane: str | None = None,
         trace: TraceMode | None = None,
     ) -> RunHandle:
@@ -309,8 +312,23 @@ class Client:
     async def list(
         self, workflow: str | None = None, status: str | None = None, limit: int = 50
     ) -> tuple[RunView, ...]:
-        """Return the runs requested last, newest first, without their notes and live steps."""
-        return tuple(await list_runs(self._store, workflow, status, limit))
+        """Return the runs requested last: ``list_runs`` for a look."""
+        wanted = filter_of({"workflow": workflow, "status": status})
+        return (await list_runs(self._store, wanted, limit, None)).runs
+
+    async def list_runs(
+        self, *, limit: int = 50, cursor: str | None = None, **wanted: Unpack[RunsWanted]
+    ) -> RunPage:
+        """Return a page of the runs that match, newest request first: see ``docs/listing.md``.
+
+        ``cursor`` is that of the page before. Everything is in it that was stored when it was
+        asked for. Raises ``UserError`` for what no run can match, such as a status there is not.
+        """
+        return await list_runs(self._store, filter_of(wanted), limit, position_of(cursor))
+
+    async def count_runs(self, **wanted: Unpack[RunsWanted]) -> RunCounts:
+        """Return how many runs match, by status; what matches is said as in ``list_runs``."""
+        return await count_runs(self._store, filter_of(wanted))
 
     async def approvals(self, run: str | None = None) -> tuple[PendingAsk, ...]:
         """Return what people are asked by all runs, or by one, oldest first.

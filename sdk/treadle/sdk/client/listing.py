@@ -1,88 +1,157 @@
-"""Runs of a namespace, newest request first, those that no engine has taken yet included."""
+"""Lists of runs, newest request first, those that no engine has taken yet included.
+
+events behind the engines ──────────────> runs that are only requested
+index of an engine, or else a scan ─────> which runs there are          (``scanning.py``)
+bucket, the keys of one page ───────────> what they are like
+"""
 
 from __future__ import annotations
 
-import bisect
-import heapq
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.scanning import scan
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document, of_request, of_unreadable
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.lanes import Ahead
+from treadle.sdk.listing.filters import RunFilter, matches
+from treadle.sdk.listing.wire import ANSWER_S, Position, RunFound, RunsAsked, RunsFound
 from treadle.sdk.messages import RunRequested
-from treadle.sdk.run import RunDocument
 
 REQUESTS_READ_MAX = 1000
 """Events read behind the engines: a listing stays quick also when a day's events wait."""
+READS_AT_ONCE = 64
+"""Documents of a page that are asked for together."""
+
+_answers = msgspec.json.Decoder(RunsFound)
 
 
-async def list_runs(
-    store: Store, workflow: str | None, status: str | None, limit: int
-) -> list[RunView]:
-    """Return the newest runs that match, without their live registers.
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some runs of a listing, newest request first, without their notes and live steps."""
 
-    Reads every run's document: they are small, and a bucket has no other order than the last
-    change. Memory is bounded by ``limit``, and by the runs that are now in lanes. One whose
-    document cannot be read is listed as ``unreadable``, with its key for its id.
+    runs: tuple[RunView, ...]
+    cursor: str | None = None
+    """Where the listing goes on; None is its end."""
+    scanned: int = 0
+    """Documents that were read to find them; 0 if an engine's index told."""
+
+
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs there are."""
+
+    total: int
+    by_status: dict[str, int]
+    scanned: int = 0
+    """Documents that were read to count them; 0 if an engine's index told."""
+
+
+async def list_runs(store: Store, wanted: RunFilter, limit: int, below: Position | None) -> RunPage:
+    """Return the newest runs that match, behind ``below``.
+
+    One whose document cannot be read is listed as ``unreadable``, with its key for its id.
     """
-    newest: list[tuple[int, str, RunView]] = []
-    lanes = _Lanes()
-    taken: set[str] = set()
-    waiting = [view async for view in _requested(store)]
-    names = {view.id for view in waiting}
-
-    def offer(view: RunView) -> None:
-        if (workflow is None or view.workflow == workflow) and status in (None, view.status):
-            heapq.heappush(newest, (view.requested_ms, view.id, view))
-            if len(newest) > limit:
-                heapq.heappop(newest)
-
-    async for document in store.documents():
-        if isinstance(document, StoredUnreadable):
-            taken.add(document.run)
-            offer(of_unreadable(document))
-            continue
-        if document.run in names:
-            taken.add(document.run)
-        lanes.add(document)
-        offer(of_document(document, None, {}, None))
-    for view in waiting:
-        if view.id not in taken:
-            offer(view)
-    listed = sorted(newest, key=lambda item: item[:2], reverse=True)
-    return [lanes.placed(view) for _, _, view in listed]
+    asking = _Asking(store)
+    waiting = {view.id: view async for view in _requested(store) if matches(wanted, view)}
+    names = tuple(waiting)
+    found: list[RunView] = []
+    last, is_more = below, True
+    while is_more and len(found) < limit:
+        answer = await asking.ask(
+            RunsAsked(filter=wanted, limit=limit - len(found), below=last, known=names)
+        )
+        for run in answer.known:
+            waiting.pop(run, None)
+        found += await _read(store, wanted, answer.runs)
+        names, is_more = (), answer.is_more
+        if answer.runs:
+            last = Position(answer.runs[-1].requested_ms, answer.runs[-1].run)
+    found += [view for view in waiting.values() if below is None or _place(view) < below]
+    found.sort(key=_place, reverse=True)
+    runs = tuple(found[:limit])
+    goes_on = runs and (is_more or len(found) > limit)
+    return RunPage(
+        runs=runs,
+        cursor=_place(runs[-1]).to_text() if goes_on else None,
+        scanned=asking.scanned,
+    )
 
 
-class _Lanes:
-    """The runs of a listing that are in lanes and have not ended."""
+async def count_runs(store: Store, wanted: RunFilter) -> RunCounts:
+    """Return how many runs match."""
+    asking = _Asking(store)
+    waiting = {view.id: view async for view in _requested(store) if matches(wanted, view)}
+    answer = await asking.ask(RunsAsked(filter=wanted, limit=0, known=tuple(waiting), counts=True))
+    counts = dict(answer.counts)
+    if requested := waiting.keys() - set(answer.known):
+        counts["requested"] = len(requested)
+    return RunCounts(
+        total=sum(counts.values()), by_status=dict(sorted(counts.items())), scanned=asking.scanned
+    )
 
-    def __init__(self) -> None:
-        self._sequences: dict[str, int] = {}
-        self._queued: dict[str, list[int]] = {}
-        self._holders: dict[str, str] = {}
 
-    def add(self, document: RunDocument) -> None:
-        if not document.lane or document.is_terminal:
-            return
-        if document.status == "queued":
-            self._sequences[document.run] = document.requested
-            bisect.insort(self._queued.setdefault(document.lane, []), document.requested)
-        else:
-            self._holders[document.lane] = document.run
+class _Asking:
+    """Whom a listing asks: an index as long as one answers, else every document."""
 
-    def placed(self, view: RunView) -> RunView:
-        """Return the view of a queued run with what stands before it."""
-        if view.status != "queued" or view.id not in self._sequences:
-            return view
-        own = self._sequences[view.id]
-        holder = self._holders.get(view.lane, "")
-        before = bisect.bisect_left(self._queued[view.lane], own)
-        ahead = Ahead(before + bool(holder), holder=holder)
-        return msgspec.structs.replace(view, ahead=ahead)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._at_least = -1
+        self._has_index = True
+        self.scanned = 0
+
+    async def ask(self, asked: RunsAsked) -> RunsFound:
+        """Return an answer in which everything is that was stored when the listing began."""
+        if self._has_index:
+            answer = await self._index(asked)
+            if answer is not None:
+                return answer
+            self._has_index = False
+        answer, count = await scan(self._store, asked)
+        self.scanned += count
+        return answer
+
+    async def _index(self, asked: RunsAsked) -> RunsFound | None:
+        js, s = self._store.js, self._store.subjects
+        if self._at_least < 0:
+            newest = await js.last(s.runs_stream, s.all_runs)
+            self._at_least = newest.sequence if newest else 0
+        request = msgspec.json.encode(msgspec.structs.replace(asked, at_least=self._at_least))
+        try:
+            message = await js.connection.request(s.index, request, timeout_s=ANSWER_S)
+            answer = _answers.decode(message.data)
+        except (Unknown, msgspec.DecodeError):
+            return None
+        return answer if answer.position >= self._at_least else None
+
+
+async def _read(store: Store, wanted: RunFilter, runs: Sequence[RunFound]) -> list[RunView]:
+    """Return the runs as they are now; what has gone or changed in between is left out."""
+    views: list[RunView] = []
+    for first in range(0, len(runs), READS_AT_ONCE):
+        some = runs[first : first + READS_AT_ONCE]
+        read = await asyncio.gather(*(_view(store, found) for found in some))
+        views += [view for view in read if view is not None and matches(wanted, view)]
+    return views
+
+
+async def _view(store: Store, found: RunFound) -> RunView | None:
+    try:
+        document = await store.document(found.run)
+    except StoredUnreadable as exc:
+        return None if exc.is_deleted else of_unreadable(exc)
+    if document is None:
+        return None
+    is_queued = document.status == "queued" and found.ahead >= 0
+    ahead = Ahead(found.ahead, holder=found.holder) if is_queued else None
+    return of_document(document, None, {}, None, ahead)
+
+
+def _place(view: RunView) -> Position:
+    return Position(view.requested_ms, view.id)
 
 
 async def _requested(store: Store) -> AsyncIterator[RunView]:

@@ -33,6 +33,7 @@ from treadle.sdk.messages import (
     RunRequested,
     SignalReceived,
 )
+from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
@@ -40,8 +41,6 @@ from treadle.sdk.tracing.calling import Origin
 UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
 """Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
 a moment, and does not know what was stored after it."""
-METADATA_CHARS_MAX = 8192
-"""A page of text: labels for people, not data."""
 
 
 async def start(
@@ -50,7 +49,7 @@ async def start(
     content_hash: str,
     raw_input: bytes,
     run: str | None,
-    metadata: Mapping[str, str] | None,
+    metadata: Mapping[str, Given] | None,
     lane: str | None,
     origin: Origin,
 ) -> str:
@@ -95,27 +94,6 @@ def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:
         f"{'there is none, and it' if value is None else 'it'} does not fit: {'; '.join(found)}",
         remedy,
     )
-
-
-def checked(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata; raise ``InvalidPayload`` if it is not text, or too much of it."""
-    for key, value in metadata.items():
-        # Typed as text, but what reaches here at run time is whatever the caller has.
-        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidPayload(
-                f"metadata {key!r}",
-                f"keys and values are texts, and this is {type(value).__name__} {value!r}",
-                "Pass str(value), or put it into the input.",
-            )
-    size_chars = sum(len(key) + len(value) for key, value in metadata.items())
-    if size_chars > METADATA_CHARS_MAX:
-        raise InvalidPayload(
-            "metadata",
-            f"it takes {size_chars} characters, and {METADATA_CHARS_MAX} are allowed, because the "
-            "run's document carries it through every transition",
-            "Put it into the input.",
-        )
-    return dict(metadata)
 
 
 async def signal(store: Store, run: str, name: str, value: object, signal_id: str | None) -> str:

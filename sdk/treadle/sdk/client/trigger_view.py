@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from treadle.sdk.client.notes import Note
 from treadle.sdk.errors import StoredUnreadable
-from treadle.sdk.messages import NO_RAW
+from treadle.sdk.messages import NO_RAW, MetadataValue
 from treadle.sdk.times import age, date
 from treadle.sdk.triggers.naming import run_id
 from treadle.sdk.triggers.times import firings_of
@@ -26,7 +28,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """Version that its runs take; empty is the newest one at the firing."""
     input: msgspec.Raw = NO_RAW
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, MetadataValue] = {}
     lane: str = ""
     paused: bool = False
     next_ms: tuple[int, ...] = ()

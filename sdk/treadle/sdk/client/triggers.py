@@ -31,6 +31,8 @@ from treadle.sdk.errors import (
 )
 from treadle.sdk.ids import check_id
 from treadle.sdk.lanes import check_lane
+from treadle.sdk.messages import MetadataValue
+from treadle.sdk.metadata import Given, checked
 from treadle.sdk.triggers.kinds import check_on, described, is_same, kind_of
 from treadle.sdk.triggers.naming import OURS, check_name
 from treadle.sdk.triggers.source import attach
@@ -63,7 +65,7 @@ class Triggers:
         *,
         input: object = None,
         version: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Given] | None = None,
         lane: str | None = None,
         replace: bool = False,
     ) -> TriggerView:
@@ -183,7 +185,7 @@ class Triggers:
         on: On,
         input: object,
         version: str | None,
-        metadata: Mapping[str, str] | None,
+        metadata: Mapping[str, Given] | None,
         lane: str | None,
     ) -> Trigger:
         check_on(on)
@@ -205,7 +207,7 @@ class Triggers:
             workflow=workflow,
             version=version or "",
             input=msgspec.Raw(raw),
-            metadata=_without_ours(requests.checked(metadata or {})),
+            metadata=_without_ours(checked(metadata or {})),
             lane=check_lane(lane) if lane is not None else "",
         )
 
@@ -300,7 +302,7 @@ def _paused(name: str, standing: Trigger | None, *, is_paused: bool) -> Trigger:
     return msgspec.structs.replace(standing, paused=is_paused, next_ms=0)
 
 
-def _without_ours(metadata: dict[str, str]) -> dict[str, str]:
+def _without_ours(metadata: dict[str, MetadataValue]) -> dict[str, MetadataValue]:
     for key in OURS:
         if key in metadata:
             raise UserError(

@@ -35,6 +35,7 @@ from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
+    MetadataValue,
     Parked,
     Register,
     RunRequested,
@@ -141,7 +142,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepView, ...] = ()
     signals_waiting: dict[str, int] = {}
     """Signals that no step has consumed yet: name to count."""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, MetadataValue] = {}
     lane: str = ""
     ahead: Ahead | None = None
     """Of a queued run: what has to end before it starts."""

@@ -25,6 +25,7 @@ from treadle.sdk.messages.common import (
     FromSteps,
     Inline,
     MapOutput,
+    MetadataValue,
     TaskInput,
 )
 from treadle.sdk.messages.dead_letter import DeadLetter
@@ -94,6 +95,7 @@ __all__ = [
     "MapOutput",
     "MessageKind",
     "MessageSent",
+    "MetadataValue",
     "Outcome",
     "Parked",
     "PauseRequested",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+MetadataValue = str | bool | int | float
+"""A label of a run; a time is a text (``treadle.sdk.metadata``)."""
 NO_RAW = msgspec.Raw(b"null")
 
 

@@ -26,6 +26,8 @@ class WorkerPresence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """An engine that can write the traces of runs; the oldest one does."""
     measures: bool = False
     """An engine that can count what happens in the namespace; the oldest one does."""
+    indexes: bool = False
+    """An engine that can keep the index of the runs; the oldest one does."""
     blocked_ms: int = 0
     """For how long its event loop has stood still; 0 while it goes round."""
     blocked_at: str = ""

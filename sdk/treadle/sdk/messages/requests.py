@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from treadle.sdk.messages.common import NO_RAW
+from treadle.sdk.messages.common import NO_RAW, MetadataValue
 from treadle.sdk.spending import UNLIMITED, SpendingLimits
 
 
@@ -21,7 +22,7 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     definition: str
     """Content hash of the definition the run is pinned to."""
     input: msgspec.Raw = NO_RAW
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, MetadataValue] = {}
     lane: str = ""
     """The run waits until every earlier request of this lane is over; empty is no lane."""
     trace: str = ""

@@ -6,11 +6,12 @@ as it is. Data only: names and ids are in ``naming.py``, times in ``times.py``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from treadle.sdk.messages import NO_RAW
+from treadle.sdk.messages import NO_RAW, MetadataValue
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 
 CatchUp = Literal["skip", "last", "all"]
@@ -107,7 +108,7 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     version: str = ""
     """Content hash of the version that its runs take; empty is the newest one at the firing."""
     input: msgspec.Raw = NO_RAW
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, MetadataValue] = {}
     lane: str = ""
     paused: bool = False
     next_ms: int = 0
