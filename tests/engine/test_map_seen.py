@@ -1,0 +1,88 @@
+"""What people see of a map: how far it is, why it waits, its chunks in the timeline and the trace.
+Method: a real map held half-way by its handlers, looked at by a client; then to its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.engine.conftest import Play
+from tests.engine.stand import Stand
+from tests.engine.test_map import Items, mapping
+
+from treadle.sdk.tracing import names
+from treadle.sdk.wording import items_text
+
+COUNT = 6
+
+
+def test_a_map_says_how_far_it_is_and_each_chunk_is_a_span(play: Play) -> None:
+    items = Items()
+    items.broken, items.flaky, items.gate = {5}, {0}, asyncio.Event()
+    workflow = mapping(chunk=2, max_parallel=2, tolerated_failures=1)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.client.start(workflow, list(range(COUNT)), id="run")
+        await stand.status("run", "running")
+        told = await stand.client.explain("run")
+        assert "unserved" in {reason.kind for reason in told.reasons}
+        stand.worker(items.worker)
+
+        async def at_once() -> int:
+            return items.at_once
+
+        await stand.until("two are at work", at_once, lambda count: count == 2)
+        told = await stand.client.explain("run")
+        assert (told.state, told.reasons[0].kind) == ("healthy", "mapping")
+        assert f"has done {items_text(0, COUNT, 0)}" in told.reasons[0].text
+        assert {span.name for span in (await stand.client.trace("run")).open} >= {"map double"}
+        watching = asyncio.create_task(_watched(stand))
+        assert items.gate is not None
+        items.gate.set()
+        await stand.client.result("run", timeout_s=15)
+        view = (await stand.client.get("run")).step("double")
+        assert (view.items, view.items_done, view.items_failed, view.chunks) == (COUNT, COUNT, 1, 3)
+        progress, ended = await watching
+        assert progress
+        assert set(progress) <= {items_text(n, COUNT, failed) for n in (2, 4) for failed in (0, 1)}
+        assert ended == "", "the output of its last chunk is not the output of the map"
+        await _spans(stand)
+
+    play(story)
+
+
+async def _watched(stand: Stand) -> tuple[list[str], str]:
+    progress: list[str] = []
+    async for event in stand.client.watch("run"):
+        if event.kind == "map.progress":
+            progress.append(event.detail)
+        if event.kind == "step.ended":
+            value = bytes(event.value)
+    return progress, "" if value == b"null" else value.decode()
+
+
+async def _spans(stand: Stand) -> None:
+    timeline = (await stand.client.timeline("run")).of_step("double")
+    attempts = [
+        (span.step, span.attempt, span.outcome)
+        for span in timeline.spans
+        if span.kind == "attempt"
+    ]
+    assert sorted(attempts) == [
+        ("double=0", 1, "failed"),
+        ("double=0", 2, "completed"),
+        ("double=1", 1, "completed"),
+        ("double=2", 1, "completed"),
+    ]
+    trace = await stand.client.trace("run")
+    chunks = {span.name: span for span in trace.spans if names.CHUNK in span.attributes}
+    assert {"chunk 0", "chunk 0 (attempt 2)", "chunk 1", "chunk 2"} <= set(chunks)
+    (step,) = (span for span in trace.spans if span.name == "map double")
+    assert all(
+        span.parent_id == step.span_id for name, span in chunks.items() if name.startswith("chunk")
+    )
+    assert chunks["chunk 0"].error == "ValueError"
+    assert "item 0: 0 is flaky" in chunks["chunk 0"].error_text
+    last = chunks["chunk 2"].attributes
+    assert (last[names.ITEM_FIRST], last[names.ITEMS], last[names.ITEMS_FAILED]) == (4, 2, 1)
+    assert last[names.ITEM_FAILURE] == "item 5: NonRetryable: 5 is broken"
