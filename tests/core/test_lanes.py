@@ -22,7 +22,13 @@ from treadle.engine.lanes import Lanes
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.definition import TaskStep, WorkflowDefinition
 from treadle.sdk.lanes import LaneRecord
-from treadle.sdk.messages import CancelRequested, LaneGranted, RunRequested, TimerFired
+from treadle.sdk.messages import (
+    CancelRequested,
+    LaneGranted,
+    RunRequested,
+    RunSuperseded,
+    TimerFired,
+)
 from treadle.sdk.run import RunDocument
 
 LANE = Lane.named("lane", "main")
@@ -106,6 +112,11 @@ class Memory:
         self.store(place.run, LaneGranted(lane=lane.name, request=place.sequence))
         await Point()
 
+    async def supersede(self, lane: Lane, place: Place, by: str) -> None:
+        await Point()
+        self.store(place.run, RunSuperseded(by=by, request=place.sequence))
+        await Point()
+
     async def is_set_aside(self, place: Place) -> bool:
         await Point()
         return place.sequence not in self.unacked
@@ -133,13 +144,16 @@ async def handle(memory: Memory, lanes: Lanes, sequence: int) -> None:
         if old is not None:
             new = apply(PLAN, old, event, moment)
         elif isinstance(event, RunRequested):
-            is_first = await lanes.is_first(LANE, Place(sequence, run))
-            new = request(PLAN, event, moment, "main", is_queued=not is_first)
+            ahead = await lanes.ahead(LANE, Place(sequence, run))
+            is_queued, behind = ahead is not None, ahead.run if ahead else ""
+            new = request(PLAN, event, moment, "main", is_queued=is_queued, behind=behind)
         else:
             return
         await Point()
         if new is old or memory.write(run, new, old):
             break
+    if new.status == "queued" and new.singleton == "cancel_older":
+        await lanes.supersede(LANE, Place(new.requested, run))
     if new.is_terminal or new.status == "queued":
         await lanes.settle(LANE)
     await Point()
@@ -169,7 +183,11 @@ def goes_on(work: Coroutine[Any, Any, None]) -> bool:
 
 RUNS = ["r1", "r2", "r3", "r4"]
 ACTS = st.one_of(
-    st.tuples(st.just("request"), st.sampled_from(RUNS)),
+    st.tuples(
+        st.just("request"),
+        st.sampled_from(RUNS),
+        st.sampled_from(("none", "none", "queue", "skip", "cancel_older")),
+    ),
     st.tuples(st.just("end"), st.sampled_from(RUNS)),
     st.tuples(st.just("take"), st.integers(0, 5)),
     st.tuples(st.just("step"), st.integers(0, 3), st.integers(1, 8)),
@@ -196,7 +214,8 @@ def test_whatever_engines_do_and_wherever_they_die_a_lane_keeps_its_promise(
     for act, *args in acts:
         match act:
             case "request":
-                memory.store(args[0], RunRequested(workflow="w", definition="h", lane="lane"))
+                wanted = RunRequested(workflow="w", definition="h", lane="lane", singleton=args[1])
+                memory.store(args[0], wanted)
             case "end":
                 memory.store(args[0], CancelRequested())
             case "take" if memory.unacked:

@@ -21,6 +21,7 @@ from treadle.engine.topology import ensure_topology
 from treadle.sdk import Client, RunHandle, Workflow, WorkflowDefinition
 from treadle.sdk.bus.connection import Connection, Message
 from treadle.sdk.bus.jetstream import JetStream
+from treadle.sdk.definition import Singleton
 from treadle.sdk.messages import Beat
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
@@ -117,6 +118,7 @@ class Stage(Namespace):
         workflow: WorkflowDefinition | None = None,
         statuses: tuple[str, ...] = ("completed",),
         lane: str | None = None,
+        singleton: Singleton | None = None,
         **baton: Any,
     ) -> RunHandle:
         """Start a run of loops; the audit expects it to end like that."""
@@ -124,7 +126,7 @@ class Stage(Namespace):
         given = Baton(state=seed(run), **baton)
         steps = tuple(step.id for step in workflow.steps if step.id.startswith("loop"))
         self.expected.append(audit.Expected(run, given.iterations, steps, frozenset(statuses)))
-        return await self.client.start(workflow, given, id=run, lane=lane)
+        return await self.client.start(workflow, given, id=run, lane=lane, singleton=singleton)
 
     def effects(self) -> list[dict[str, Any]]:
         """Return what the handlers have noted, in order."""

@@ -8,6 +8,7 @@ from typing import assert_never
 import msgspec
 
 from treadle.engine.core import effects
+from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
@@ -118,6 +119,9 @@ class Driver:
             case effects.ForgetWaiter():
                 assert plan is not None
                 await self._waiters.forget(plan, run, command.step)
+            case effects.Supersede():
+                place = Place(run.requested, run.run)
+                await self._lanes.supersede(Lane.named(run.lane, run.domain), place)
             case effects.SettleLane():
                 await self._lanes.settle(Lane.named(run.lane, run.domain))
             case effects.SettlePause():

@@ -18,7 +18,7 @@ from treadle.engine.documents import Documents
 from treadle.engine.floor import AckFloor
 from treadle.sdk.bus.jetstream import JetStream, Refused
 from treadle.sdk.lanes import LaneRecord, lane_key
-from treadle.sdk.messages import Event, LaneGranted, RunRequested
+from treadle.sdk.messages import Event, LaneGranted, RunRequested, RunSuperseded
 from treadle.sdk.subjects import Subjects
 
 _glimpse = msgspec.json.Decoder(Glimpse)
@@ -106,6 +106,15 @@ class LaneLog:
             self._subjects.event(place.run, lane.domain),
             msgspec.json.encode(granted),
             message_id=f"{place.run}:lane:{place.sequence}",
+        )
+
+    async def supersede(self, lane: Lane, place: Place, by: str) -> None:
+        """Tell a run that a later one takes its place."""
+        superseded = RunSuperseded(by=by, request=place.sequence)
+        await self._js.store(
+            self._subjects.event(place.run, lane.domain),
+            msgspec.json.encode(superseded),
+            message_id=f"{place.run}:superseded:{by}",
         )
 
     async def close(self, lane: Lane, place: Place) -> bool:

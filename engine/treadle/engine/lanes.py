@@ -23,6 +23,8 @@ from treadle.sdk.ids import is_id
 from treadle.sdk.lanes import LaneRecord
 from treadle.sdk.log_fields import spaced
 
+NOBODY = Place(0, "")
+"""Not first, as far as can be seen, and behind nobody who can be named."""
 TRIES_MAX = 8
 """More engines do not write one record at once; and a deposed leader, which gives an old one, is
 not asked for ever."""
@@ -45,12 +47,30 @@ class Lanes:
         self._log = log
         self._swept = 0
 
-    async def is_first(self, lane: Lane, place: Place) -> bool:
-        """Return whether every earlier request of the lane is over. It stays true."""
+    async def ahead(self, lane: Lane, place: Place) -> Place | None:
+        """Return the first request of the lane that is not over; None if it is this one.
+
+        None stays true: then every earlier request is over. ``NOBODY`` if what answers does not
+        know this request yet, or its run is over itself.
+        """
         kept = await self._log.record(lane)
         first, _, _, _ = await self._first(lane, kept.record.after)
-        # Another, or none: what has answered does not know this request yet.
-        return first is not None and first.sequence == place.sequence
+        if first is None or first.sequence > place.sequence:
+            return NOBODY
+        return None if first.sequence == place.sequence else first
+
+    async def supersede(self, lane: Lane, place: Place) -> None:
+        """Tell each run before this one in the lane that is not over that this takes its place."""
+        kept = await self._log.record(lane)
+        after = kept.record.after
+        while (other := await self._log.next(lane, after)) is not None:
+            if other.sequence >= place.sequence:
+                return
+            document = await self._log.document(other) if is_id(other.run) else None
+            if is_id(other.run) and standing(other, document) != "over":
+                await self._log.supersede(lane, other, place.run)
+                failpoints.reach("engine.lane-superseded")
+            after = other.sequence
 
     async def settle(self, lane: Lane) -> None:
         """Tell the first one in the lane, if it is queued, and note how far the lane has come."""

@@ -8,8 +8,10 @@ import msgspec
 
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.store import Store
+from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import RunRequested
+from treadle.sdk.singletons import placed
 from treadle.sdk.subjects import Subjects, request_id
 from treadle.sdk.tracing.calling import origin
 from treadle.sdk.triggers.naming import TRIGGER_KEY
@@ -38,20 +40,26 @@ class Requests:
         trigger: Trigger,
         run: str,
         version: str,
+        definition: WorkflowDefinition | None,
         input: msgspec.Raw,
         metadata: Mapping[str, str],
     ) -> None:
-        """Request a run. Requested twice, it is one run."""
+        """Request a run. Requested twice, it is one run.
+
+        Raise ``UserError`` if the input gives a singleton no key.
+        """
+        place = placed(definition, bytes(input), trigger.lane or None, None)
         request = RunRequested(
             workflow=trigger.workflow,
             definition=version,
             input=input,
             metadata={**trigger.metadata, TRIGGER_KEY: name, **metadata},
-            lane=trigger.lane,
+            lane=place.lane,
+            singleton=place.singleton,
             trace=origin(None).ref,
         )
         subject = self._subjects.event(run)
-        if trigger.lane:
-            subject = self._subjects.request(run, lane_key(trigger.lane))
+        if place.lane:
+            subject = self._subjects.request(run, lane_key(place.lane))
         data = msgspec.json.encode(request)
         await self._js.store(subject, data, message_id=request_id(run, "start", TRIGGER_KEY))

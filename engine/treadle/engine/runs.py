@@ -48,6 +48,7 @@ from treadle.sdk.messages import (
     PauseRequested,
     ResumeRequested,
     RunRequested,
+    RunSuperseded,
     SignalReceived,
     TaskEvent,
     TimerFired,
@@ -172,6 +173,7 @@ class Runs:
                 | SignalReceived()
                 | EventMatched()
                 | CancelRequested()
+                | RunSuperseded()
                 | PauseRequested()
             ):
                 if isinstance(event, RunRequested):
@@ -341,8 +343,9 @@ class Runs:
                 if not isinstance(event, RunRequested):
                     continue
                 plan = await self._definitions.plan(event.workflow, event.definition)
-                is_queued = await self._is_queued(event, moment, domain)
-                run = request(plan, event, moment, domain, is_queued=is_queued)
+                ahead = await self._ahead(event, moment, domain)
+                is_queued, behind = ahead is not None, ahead.run if ahead else ""
+                run = request(plan, event, moment, domain, is_queued=is_queued, behind=behind)
             elif plan is not None:
                 run = apply(plan, run, event, moment)
             else:
@@ -359,13 +362,13 @@ class Runs:
             run = decided(plan, run, await self._inputs.decision(plan, run, step))
         return run
 
-    async def _is_queued(self, event: RunRequested, moment: Moment, domain: str) -> bool:
+    async def _ahead(self, event: RunRequested, moment: Moment, domain: str) -> Place | None:
         if not event.lane:
-            return False
+            return None
         place = Place(moment.sequence, moment.run)
-        is_queued = not await self._lanes.is_first(Lane.named(event.lane, domain), place)
+        ahead = await self._lanes.ahead(Lane.named(event.lane, domain), place)
         failpoints.reach("engine.lane-asked")
-        return is_queued
+        return ahead
 
     async def _plan(self, version: Version | None) -> Plan | None:
         if version is None:

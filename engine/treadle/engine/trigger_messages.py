@@ -22,7 +22,7 @@ from treadle.sdk import failpoints, payload
 from treadle.sdk.bus.puller import Delivery
 from treadle.sdk.client.requests import check_input
 from treadle.sdk.client.store import Store
-from treadle.sdk.errors import InvalidPayload
+from treadle.sdk.errors import UserError
 from treadle.sdk.messages import Failure
 from treadle.sdk.triggers.naming import MESSAGE_KEY, SUBJECT_KEY, message_run_id
 from treadle.sdk.triggers.trigger import Source, Subject, Trigger
@@ -95,9 +95,10 @@ class TriggerMessages:
             check_input(plan.definition, bytes(raw))
             place = f"{source.stream}:{delivery.sequence}"
             metadata = {SUBJECT_KEY: delivery.subject, MESSAGE_KEY: place}
-            await self._requests.store(name, trigger, run, version, raw, metadata)
-        except InvalidPayload as exc:
-            failure = Failure("InvalidPayload", str(exc), retryable=False)
+            definition = plan.definition
+            await self._requests.store(name, trigger, run, version, definition, raw, metadata)
+        except UserError as exc:
+            failure = Failure(type(exc).__name__, str(exc), retryable=False)
             await self._dead_letters.message(
                 trigger.workflow, run, source.stream, delivery, failure
             )

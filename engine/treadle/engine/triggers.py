@@ -24,6 +24,7 @@ from treadle.sdk.bus.acks import time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.store import Store
+from treadle.sdk.errors import UserError
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.triggers.naming import SCHEDULED_KEY, run_id, scheduled_at
 from treadle.sdk.triggers.times import firings_of
@@ -104,9 +105,16 @@ class Triggers:
         if version is None:
             return f"workflow {trigger.workflow!r} is not registered"
         run = run_id(name, firing_ms)
-        if not await self._requests.is_known(run):
-            metadata = {SCHEDULED_KEY: scheduled_at(firing_ms)}
-            await self._requests.store(name, trigger, run, version, trigger.input, metadata)
+        if await self._requests.is_known(run):
+            return ""
+        definition = await self._store.definition(trigger.workflow, version)
+        metadata = {SCHEDULED_KEY: scheduled_at(firing_ms)}
+        try:
+            await self._requests.store(
+                name, trigger, run, version, definition, trigger.input, metadata
+            )
+        except UserError as exc:
+            return str(exc)
         return ""
 
     # ---------------------------------------------------------------- the trigger

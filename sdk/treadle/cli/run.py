@@ -40,6 +40,14 @@ def start(
         str | None,
         typer.Option("--lane", metavar="NAME", help="Of a lane's runs one is active at a time."),
     ] = None,
+    singleton: Annotated[
+        str | None,
+        typer.Option(
+            "--singleton",
+            metavar="queue|skip|cancel_older",
+            help="What it does if its lane is taken.",
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what happens until it ends.")
     ] = False,
@@ -57,7 +65,15 @@ def start(
     value = options.read_json("--input", input)
     pairs = options.read_metadata(metadata or [])
     request = runs.Start(
-        name, value, id, pairs, lane=lane, watch=watch, wait=wait, timeout_s=timeout
+        name,
+        value,
+        id,
+        pairs,
+        lane=lane,
+        singleton=singleton,
+        watch=watch,
+        wait=wait,
+        timeout_s=timeout,
     )
     return runs.run(url, namespace, lambda client: runs.start(client, request, as_json=json))
 

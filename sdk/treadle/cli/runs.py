@@ -21,6 +21,7 @@ from treadle.sdk.errors import (
 )
 from treadle.sdk.messages import MetadataValue
 from treadle.sdk.settings import Settings
+from treadle.sdk.singletons import check_policy
 
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
@@ -36,6 +37,7 @@ class Start:
     id: str | None
     metadata: dict[str, MetadataValue]
     lane: str | None
+    singleton: str | None
     watch: bool
     wait: bool
     timeout_s: float | None
@@ -73,6 +75,7 @@ async def start(client: Client, request: Start, *, as_json: bool) -> int:
         id=request.id,
         metadata=request.metadata,
         lane=request.lane,
+        singleton=check_policy(request.singleton) if request.singleton is not None else None,
     )
     if request.watch:
         code = await watch(client, handle.id, request.timeout_s, as_json=as_json)

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
 from treadle.sdk.building import ChoiceRef, Duration, Parts, StepRef, Turn
-from treadle.sdk.definition import MAX_PARALLEL, OnLimit, OnTimeout, Retry, WorkflowDefinition
+from treadle.sdk.definition import (
+    MAX_PARALLEL,
+    OnLimit,
+    OnTimeout,
+    Retry,
+    Singleton,
+    WorkflowDefinition,
+)
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
@@ -61,10 +68,14 @@ class Workflow(Generic[InputT]):
         input: type[InputT] | None = None,
         timeout: Duration = 0,
         description: str = "",
+        singleton: Singleton = "none",
+        singleton_key: str = "",
     ) -> None:
         """Begin a workflow.
 
         ``input`` is the type of a run's input, ``timeout`` the longest life of a run.
+        ``singleton`` is what a start does that finds another run, of the workflow or of the same
+        ``singleton_key``, an expression over ``input``: docs/lanes.md.
         """
         self.name = name
         self.input_type = input
@@ -74,6 +85,8 @@ class Workflow(Generic[InputT]):
             "name": name,
             "timeout_s": self._parts.seconds("timeout_s", timeout),
             "description": description,
+            "singleton": singleton,
+            "singleton_key": singleton_key,
         }
 
     def task(

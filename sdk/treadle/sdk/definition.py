@@ -22,6 +22,7 @@ from treadle.sdk.rfc3339 import moment_ms
 Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
 OnTimeout = Literal["fail", "complete"]
+Singleton = Literal["none", "skip", "queue", "cancel_older"]
 
 MAX_PARALLEL = 10
 """Items of a map at once, if its author does not say: enough to hide the waits of a service, few
@@ -274,6 +275,11 @@ class WorkflowDefinition(
     input_schema: dict[str, Any] | None = None
     """JSON schema of the run's input, asked when a run is started by name."""
     description: str = ""
+    singleton: Singleton = "none"
+    """One run at a time: a start that finds another one is skipped (``skip``), waits
+    (``queue``), or cancels it first (``cancel_older``)."""
+    singleton_key: str = ""
+    """One run at a time for each value of this expression over ``input``; empty is for all."""
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; raise ``KeyError`` if there is none."""

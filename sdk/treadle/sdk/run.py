@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.sdk.definition import RespondStep, SleepStep, Step, WaitStep
+from treadle.sdk.definition import RespondStep, Singleton, SleepStep, Step, WaitStep
 from treadle.sdk.messages import Failure, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -27,6 +27,9 @@ UNDER_WAY: frozenset[str] = frozenset({"deciding", "active", "parked"})
 WAITING = "waiting"
 """Failure type of a parked step whose handler asked to wait; its message says for what. Any other
 type is the bound at which the step parked."""
+
+SINGLETON = "singleton"
+"""Failure type of a run that was cancelled for another one of its singleton."""
 
 PROVIDER_BUSY = "the model's provider is busy"
 """How the message of a step begins that waits because the provider of its model asked for it."""
@@ -125,6 +128,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The run is queued until every earlier request of this lane is over; empty is no lane."""
     pause: Pause | None = None
     """Whether nothing may start; None if nobody has ever paused or resumed the run."""
+    singleton: Singleton = "none"
+    """What the run does about the runs before it in its lane: ``cancel_older`` ends them."""
     steps: dict[str, StepEntry] = {}
     maps: dict[str, MapState] = {}
     """Of the maps that have begun."""

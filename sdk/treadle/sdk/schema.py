@@ -40,6 +40,7 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},
     "when": {"maxLength": CONDITION_CHARS_MAX},
+    "singleton_key": {"maxLength": CONDITION_CHARS_MAX},
     **dict.fromkeys(("on_failure", "compensate"), _ID),
     "event": {"pattern": f"^{NAME_PATTERN}$", "maxLength": NAME_CHARS_MAX},
     "match": {"maxLength": CONDITION_CHARS_MAX},

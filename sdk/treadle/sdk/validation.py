@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.sdk import choices, conditions, matching, responses, wording
+from treadle.sdk import choices, conditions, matching, responses, singletons, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -103,6 +103,7 @@ def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
         yield Problem("steps", "the workflow has no steps, so a run would do nothing. Add one.")
     yield from _ranges(definition, "")
     yield from _text("description", definition.description)
+    yield from singletons.problems_of(definition)
     if definition.input_schema is not None:
         try:
             encode("input_schema", definition.input_schema)

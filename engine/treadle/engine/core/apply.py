@@ -3,7 +3,7 @@
     (nothing) ──RunRequested──> queued ──LaneGranted──> running
     (nothing) ──RunRequested──> running ──every step is over──> completed
     running ──a step failed and nothing handles it, the run's deadline──> failed
-    queued | running | parked ──CancelRequested──> cancelled
+    queued | running | parked ──CancelRequested | RunSuperseded──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
     running | parked <──ResumeRequested── paused <──PauseRequested── running | parked
 
@@ -19,7 +19,7 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import pausing, waits
+from treadle.engine.core import pausing, singletons, waits
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
@@ -37,6 +37,7 @@ from treadle.sdk.messages import (
     PauseRequested,
     ResumeRequested,
     RunRequested,
+    RunSuperseded,
     SignalReceived,
     TimerFired,
 )
@@ -54,6 +55,7 @@ RunEvent = (
     | MessageSent
     | EventMatched
     | CancelRequested
+    | RunSuperseded
     | PauseRequested
     | ResumeRequested
     | TimerFired
@@ -70,10 +72,12 @@ def request(
     domain: str,
     *,
     is_queued: bool = False,
+    behind: str = "",
 ) -> RunDocument:
     """Return the first document of a run; failed at once if its workflow is not known.
 
-    ``is_queued`` says that an earlier request of its lane may not be over.
+    ``is_queued`` says that an earlier request of its lane may not be over, that of ``behind``
+    if it is known.
     """
     run = RunDocument(
         run=moment.run,
@@ -84,6 +88,7 @@ def request(
         requested_ms=moment.ms,
         metadata=event.metadata,
         lane=event.lane,
+        singleton=event.singleton,
         trace=event.trace,
     )
     if plan is None:
@@ -94,6 +99,8 @@ def request(
             retryable=False,
         )
         return end(run, "failed", moment, failure=failure)
+    if is_queued and behind and event.singleton == "skip":
+        return singletons.skipped(run, behind, moment)
     if is_queued:
         return msgspec.structs.replace(run, status="queued")
     return _begin(plan, run, moment)
@@ -132,6 +139,8 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             failure = Failure("cancelled", event.reason, retryable=False)
             run = pausing.lifted(run, moment)
             return stop(plan, run, "cancelled", moment, failure=failure)
+        case RunSuperseded():
+            return singletons.superseded(plan, run, event, moment)
         case PauseRequested():
             return pausing.paused(run, event, moment)
         case ResumeRequested():

@@ -95,6 +95,10 @@ class SettleLane(msgspec.Struct, frozen=True):
     """Whoever is first in the run's lane has to know it: the run is queued, or has left it."""
 
 
+class Supersede(msgspec.Struct, frozen=True):
+    """Every run before this one in its lane that is not over has to be cancelled for it."""
+
+
 class SettlePause(msgspec.Struct, frozen=True):
     """Every engine has to know whether the run is paused."""
 
@@ -107,6 +111,7 @@ Command = (
     | NotifyCancel
     | AwaitEvent
     | ForgetWaiter
+    | Supersede
     | SettleLane
     | SettlePause
 )
@@ -153,7 +158,9 @@ def _of_waits_over(plan: Plan, run: RunDocument) -> tuple[ForgetWaiter, ...]:
 
 def _of_neighbours(run: RunDocument) -> tuple[Command, ...]:
     """Return what others have to know of a run that is queued, or has ended."""
-    lane = (SettleLane(),) if run.lane else ()
+    lane: tuple[Command, ...] = (SettleLane(),) if run.lane else ()
+    if run.status == "queued" and run.singleton == "cancel_older":
+        lane = (Supersede(), *lane)
     return (*lane, SettlePause()) if run.pause is not None else lane
 
 

@@ -10,7 +10,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from treadle.engine.gateway.replies import Refusal
 from treadle.sdk.client.starting import start as start_run
 from treadle.sdk.client.store import Store
-from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownWorkflow
+from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownWorkflow, UserError
 from treadle.sdk.triggers.trigger import Trigger
 
 RETRY_AFTER_S = "30"
@@ -43,5 +43,7 @@ async def start(
     except UnknownWorkflow as exc:
         text = f"{exc} Until then trigger {name!r} starts nothing."
         raise Refusal(503, "UnknownWorkflow", text, {"retry-after": RETRY_AFTER_S}) from exc
+    except UserError as exc:
+        raise Refusal(422, type(exc).__name__, str(exc)) from exc
     finally:
         context.detach(token)

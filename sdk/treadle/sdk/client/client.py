@@ -39,7 +39,7 @@ from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
-from treadle.sdk.definition import ApprovalStep, WorkflowDefinition, content_hash
+from treadle.sdk.definition import ApprovalStep, Singleton, WorkflowDefinition, content_hash
 from treadle.sdk.errors import UnknownWorkflow
 from treadle.sdk.ids import check_id
 from treadle.sdk.listing.filters import RunsWanted, filter_of
@@ -48,6 +48,7 @@ from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.metadata import Given
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
+from treadle.sdk.singletons import placed
 from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.tracing import calling
 from treadle.sdk.tracing.calling import TraceMode
@@ -125,6 +126,7 @@ class Client:
         metadata: Mapping[str, Given] | None = None,
         lane: str | None = None,
         trace: TraceMode | None = None,
+        singleton: Singleton | None = None,
     ) -> RunHandle:
         """Start a run; a workflow given as an object is registered first.
 
@@ -135,7 +137,8 @@ class Client:
         was stored of it. Raises ``InvalidPayload`` if it does not.
 
         Of the runs of one ``lane`` one is active at a time, in the order of their requests: see
-        ``docs/lanes.md``.
+        ``docs/lanes.md``. ``singleton`` says what this one does about the others of its lane:
+        ``queue`` (the default), ``skip`` or ``cancel_older``.
 
         ``trace`` says how the run's trace relates to the span in which it is started: ``link``
         (a trace of its own, the default), ``join`` (part of the caller's) or ``off``.
@@ -145,12 +148,15 @@ class Client:
             name = check_id("workflow name", workflow)
             raw = payload.encode(f"input of workflow {name!r}", input)
             version = await self._latest(name)
-            requests.check_input(await self._store.definition(name, version), raw)
+            definition = await self._store.definition(name, version)
+            requests.check_input(definition, raw)
         else:
             name = workflow.name
             raw = _input_of(workflow, input)
-            version = await self.register(workflow)
-        run = await requests.start(self._store, name, version, raw, id, metadata, lane, origin)
+            definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+            version = await self.register(definition)
+        place = placed(definition, raw, lane, singleton)
+        run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)
 

@@ -23,6 +23,7 @@ from treadle.sdk.messages import (
     PauseRequested,
     ResumeRequested,
     RunRequested,
+    RunSuperseded,
     SignalReceived,
     StepCompleted,
     StepContinued,
@@ -116,6 +117,8 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
         case MessageSent():
             name = f"{event.kind} {event.id}"
             return _with(base, step=event.step, name=name, value=event.payload)
+        case RunSuperseded():
+            return _with(base, detail=event.by)
         case CancelRequested() | PauseRequested():
             return _with(base, detail=event.reason)
         case ResumeRequested():

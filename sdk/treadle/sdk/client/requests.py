@@ -23,7 +23,7 @@ from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
-from treadle.sdk.lanes import check_lane, lane_key
+from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
@@ -35,6 +35,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import RunDocument
+from treadle.sdk.singletons import Placed
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
 
@@ -50,7 +51,7 @@ async def start(
     raw_input: bytes,
     run: str | None,
     metadata: Mapping[str, Given] | None,
-    lane: str | None,
+    place: Placed,
     origin: Origin,
 ) -> str:
     """Request a run and return its id; the same id with the same request is the same run."""
@@ -59,7 +60,8 @@ async def start(
         definition=content_hash,
         input=msgspec.Raw(raw_input),
         metadata=checked(metadata or {}),
-        lane=check_lane(lane) if lane is not None else "",
+        lane=place.lane,
+        singleton=place.singleton,
         trace=origin.ref,
         caller=origin.caller,
         trace_state=origin.state,
@@ -271,17 +273,18 @@ async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:
             f"of workflow {have.workflow!r} was started with another input",
             f"Choose another run id, or see the run: `treadle run show {run}`.",
         )
-    if have.lane != wanted.lane:
+    if (have.lane, have.singleton) != (wanted.lane, wanted.singleton):
         raise RunConflict(
             run,
-            f"was started {_in(have.lane)}, not {_in(wanted.lane)}",
+            f"was started {_in(have)}, not {_in(wanted)}",
             f"Choose another run id, or see the run: `treadle run show {run}`.",
         )
     return True
 
 
-def _in(lane: str) -> str:
-    return f"in lane {lane!r}" if lane else "without a lane"
+def _in(request: RunRequested) -> str:
+    policy = "" if request.singleton == "none" else f" as singleton ({request.singleton})"
+    return f"in lane {request.lane!r}{policy}" if request.lane else "without a lane"
 
 
 def _value(raw: msgspec.Raw) -> Any:

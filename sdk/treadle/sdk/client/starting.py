@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from treadle.sdk.client import requests
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import UnknownWorkflow
+from treadle.sdk.singletons import placed
 from treadle.sdk.tracing import calling
 from treadle.sdk.triggers.naming import TRIGGER_KEY
 from treadle.sdk.triggers.trigger import Trigger
@@ -28,10 +29,11 @@ async def start(
     version = trigger.version or await store.latest(trigger.workflow)
     if version is None:
         raise UnknownWorkflow(trigger.workflow, list(await store.workflow_hashes()))
-    requests.check_input(await store.definition(trigger.workflow, version), raw)
+    definition = await store.definition(trigger.workflow, version)
+    requests.check_input(definition, raw)
+    place = placed(definition, raw, trigger.lane or None, None)
     origin = calling.origin(None)
     labels = {**trigger.metadata, TRIGGER_KEY: name, **(metadata or {})}
-    lane = trigger.lane or None
-    run = await requests.start(store, trigger.workflow, version, raw, run, labels, lane, origin)
+    run = await requests.start(store, trigger.workflow, version, raw, run, labels, place, origin)
     calling.link_to_run(origin)
     return run

@@ -29,7 +29,13 @@ from treadle.sdk.messages.common import (
     TaskInput,
 )
 from treadle.sdk.messages.dead_letter import DeadLetter
-from treadle.sdk.messages.internal import EventMatched, LaneGranted, TimerFired, TimerKind
+from treadle.sdk.messages.internal import (
+    EventMatched,
+    LaneGranted,
+    RunSuperseded,
+    TimerFired,
+    TimerKind,
+)
 from treadle.sdk.messages.maps import ChunkDone, ItemFailure, MapChunk, Results
 from treadle.sdk.messages.presence import Beat, CancelNotice, Held, WorkerPresence
 from treadle.sdk.messages.registers import (
@@ -68,7 +74,7 @@ TaskEvent = Settled | TaskDue
 ClientEvent = (
     RunRequested | SignalReceived | MessageSent | CancelRequested | PauseRequested | ResumeRequested
 )
-Event = TaskEvent | ClientEvent | TimerFired | LaneGranted | EventMatched
+Event = TaskEvent | ClientEvent | TimerFired | LaneGranted | RunSuperseded | EventMatched
 
 __all__ = [
     "NO_RAW",
@@ -103,6 +109,7 @@ __all__ = [
     "Results",
     "ResumeRequested",
     "RunRequested",
+    "RunSuperseded",
     "SettleEvent",
     "Settled",
     "SignalReceived",

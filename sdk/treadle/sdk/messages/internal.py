@@ -65,3 +65,18 @@ class LaneGranted(
     lane: str
     request: int
     """Sequence of the request it is for: an id may be used again after its run has gone."""
+
+
+class RunSuperseded(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.superseded",
+    tag_field="event",
+    kw_only=True,
+):
+    """A later start of the run's singleton takes its place: the run is cancelled. Twice is once."""
+
+    by: str
+    request: int
+    """Sequence of the request it is for, as in ``LaneGranted``."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.definition import Singleton
 from treadle.sdk.messages.common import NO_RAW, MetadataValue
 from treadle.sdk.spending import UNLIMITED, SpendingLimits
 
@@ -25,6 +26,8 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     metadata: Mapping[str, MetadataValue] = {}
     lane: str = ""
     """The run waits until every earlier request of this lane is over; empty is no lane."""
+    singleton: Singleton = "none"
+    """What the run does if it is not first in its lane; ``none`` and ``queue``: it waits."""
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     caller: str = ""

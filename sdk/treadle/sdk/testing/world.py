@@ -312,7 +312,7 @@ class World:
                     self._external.wait(self._plan, self.run, command.step)
                 case effects.ForgetWaiter():
                     pass
-                case effects.SettleLane():
+                case effects.SettleLane() | effects.Supersede():
                     pass  # Who else is in the lane, the one who simulates says.
                 case effects.SettlePause():
                     pass  # There is one engine, and it has the document.

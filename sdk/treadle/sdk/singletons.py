@@ -1,0 +1,110 @@
+"""Singletons: one run at a time of a workflow, or of a key of it; what a start does that finds one.
+
+    queue         the start waits behind the others: a lane
+    skip          the start ends at once, as cancelled
+    cancel_older  the others are cancelled, and the start follows when they have ended
+
+The runs of a singleton share a lane that is made of the workflow's name and the key. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple, get_args
+
+import msgspec
+
+from treadle.sdk import conditions
+from treadle.sdk.definition import Singleton, WorkflowDefinition
+from treadle.sdk.errors import InvalidPayload, Problem, UserError
+from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
+from treadle.sdk.limits import CONDITION_CHARS_MAX
+from treadle.sdk.wording import Suggestions
+
+POLICIES: tuple[Singleton, ...] = get_args(Singleton)
+_DIGEST_CHARS = 32
+
+
+class Placed(NamedTuple):
+    """Where a start queues, and what it does about the runs before it."""
+
+    lane: str = ""
+    singleton: Singleton = "none"
+
+
+def placed(
+    definition: WorkflowDefinition | None, raw: bytes, lane: str | None, singleton: str | None
+) -> Placed:
+    """Return the place of a start with this input.
+
+    ``lane`` and ``singleton`` are what the start itself asks for. Raise ``UserError`` if they do
+    not go together, ``InvalidPayload`` if the input has nothing where the key looks for it.
+    """
+    if definition is not None and definition.singleton != "none":
+        if lane is not None or singleton is not None:
+            raise UserError(
+                f"workflow {definition.name!r} is a singleton ({definition.singleton}), which says "
+                "where its runs queue. Start it without a lane and a policy of its own."
+            )
+        return Placed(lane_of(definition, raw), definition.singleton)
+    if singleton is None:
+        return Placed(check_lane(lane) if lane is not None else "")
+    policy = check_policy(singleton)
+    if lane is None:
+        raise UserError(
+            f"singleton {policy!r} says what a start does about the runs of its lane, and it has "
+            "no lane. Give it one, such as lane='report:eu'."
+        )
+    return Placed(check_lane(lane), "none" if policy == "queue" else policy)
+
+
+def check_policy(policy: str) -> Singleton:
+    """Return the policy; raise ``UserError`` if there is none of that name."""
+    for each in POLICIES:
+        if each == policy:
+            return each
+    nearest = Suggestions().nearest(policy, POLICIES)
+    raise UserError(
+        f"singleton {policy!r} is none of {', '.join(POLICIES)}. "
+        f"{f'Did you mean {nearest!r}?' if nearest else 'Choose one of them.'}"
+    )
+
+
+def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
+    """Return the lane of a singleton's run with this input."""
+    if not definition.singleton_key:
+        return definition.name
+    try:
+        value = conditions.value_of(definition.singleton_key, msgspec.json.decode(raw), {})
+    except conditions.ConditionError as exc:
+        raise InvalidPayload(
+            f"input of workflow {definition.name!r}",
+            f"it has no key of the singleton: {exc}",
+            "Give it what the key asks for",
+        ) from exc
+    text = value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
+    lane = f"{definition.name}:{text}"
+    if len(lane) <= LANE_CHARS_MAX and lane.isprintable():
+        return lane
+    return f"{definition.name}:{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]}"
+
+
+def problems_of(definition: WorkflowDefinition) -> Iterator[Problem]:
+    """Yield what is wrong with the key of a workflow's singleton."""
+    key, path = definition.singleton_key, "singleton_key"
+    if not key:
+        return
+    if definition.singleton == "none":
+        yield Problem(
+            path, "there is a key, and no singleton that it is of. Set singleton, or remove it."
+        )
+    elif len(key) > CONDITION_CHARS_MAX:
+        yield Problem(
+            path,
+            f"it has {len(key)} characters, and {CONDITION_CHARS_MAX} are allowed. Put what it "
+            "works out into the input.",
+        )
+    else:
+        for text in conditions.problems_of(key, ()):
+            yield Problem(path, text)
