@@ -64,9 +64,7 @@ async def _watched(stand: Stand) -> tuple[list[str], str]:
 async def _spans(stand: Stand) -> None:
     timeline = (await stand.client.timeline("run")).of_step("double")
     attempts = [
-        (span.step, span.attempt, span.outcome)
-        for span in timeline.spans
-        if span.kind == "attempt"
+        (span.step, span.attempt, span.outcome) for span in timeline.spans if span.kind == "attempt"
     ]
     assert sorted(attempts) == [
         ("double=0", 1, "failed"),
