@@ -196,10 +196,10 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
         yield
         revision, run = world.revision, world.document
         if run is not None:
-            new = decided(world.plan, apply(world.plan, run, event, moment))
+            new = decided(world.plan, apply(world.plan, run, event, moment), moment)
         else:
             assert isinstance(event, RunRequested)
-            new = decided(world.plan, request(world.plan, event, moment, "main"))
+            new = decided(world.plan, request(world.plan, event, moment, "main"), moment)
         yield
         if new is run or world.put_document(new, revision):
             break

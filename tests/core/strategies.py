@@ -9,9 +9,10 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 from tests.core import mapping
+from tests.core.names import ERRORS, EVENTS, SIGNALS, STEP_IDS, raws
+from tests.core.waits import answers, matches
 
 from treadle.engine.core import Moment, Plan, StepEnded, StepParked, StepResumed
-from treadle.sdk.asks import Reply
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -31,7 +32,6 @@ from treadle.sdk.messages import (
     CancelRequested,
     Delayed,
     Ended,
-    EventMatched,
     Failure,
     Inline,
     LiveRegister,
@@ -58,14 +58,9 @@ from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 RUN = "r1"
 EPOCH_MS = 1_700_000_000_000
-STEP_IDS = ("a", "b", "c", "d", "e", "f")
-SIGNALS = ("go", "stop")
-EVENTS = ("order.paid", "order.late")
-ERRORS = ("ValueError", "timeout", "Fatal")
 
 times_ms = st.integers(EPOCH_MS - 10_000, EPOCH_MS + 10_000_000)
 durations_ms = st.one_of(st.just(0), st.integers(1, 100_000))
-raws = st.integers(0, 9).map(lambda n: msgspec.Raw(b"%d" % n))
 anything = st.one_of(st.integers(-2, 30), st.integers(-(2**80), 2**80))
 
 
@@ -223,7 +218,10 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
     if draw(st.booleans()):
         steps.reverse()
     timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))
-    definition = WorkflowDefinition(name="w", steps=tuple(steps), timeout_s=timeout_s)
+    result = {"type": ["object", "null"]} if "choice" in kinds and draw(st.booleans()) else None
+    definition = WorkflowDefinition(
+        name="w", steps=tuple(steps), timeout_s=timeout_s, output_schema=result
+    )
     return Plan(definition, content_hash(definition))
 
 
@@ -370,25 +368,6 @@ messages = st.builds(
     kind=st.sampled_from(("steer", "follow_up", "reply")),
     id=st.sampled_from(("m1", "m2")),
     payload=raws,
-)
-answers = st.builds(
-    lambda step, verdict, by: MessageSent(
-        step=step,
-        kind="reply",
-        id=f"{step}-{verdict}",
-        payload=msgspec.Raw(msgspec.json.encode(Reply(call_id=step, verdict=verdict, by=by))),
-    ),
-    st.sampled_from((*STEP_IDS, "unknown")),
-    st.sampled_from(("approve", "reject", "answer")),
-    st.sampled_from(("", "ada")),
-)
-matches = st.builds(
-    EventMatched,
-    step=st.sampled_from((*STEP_IDS, "unknown")),
-    request=st.sampled_from((1, 1, 1, 9)),
-    published=st.integers(1, 3),
-    payload=raws,
-    failure=st.sampled_from((None, None, None, Failure("condition", retryable=False))),
 )
 timers = st.builds(
     TimerFired,

@@ -60,13 +60,18 @@ def plan_of(*steps: Step, timeout_s: float = 0) -> Plan:
     return Plan(definition, content_hash(definition))
 
 
-def decided(plan: Plan, run: RunDocument) -> RunDocument:
-    """Ask the conditions of the steps whose turn it is, as an engine does before it stores."""
+def decided(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Ask what decides about the steps whose turn it is, as an engine does before it stores.
+
+    Of a run that declares its result, every result fits.
+    """
     while step := to_decide(plan, run):
-        fact = decision(step, {}, dict.fromkeys(step.after))
+        fact = decision(plan, run, step, {}, dict.fromkeys(step.after))
         if fact.holds and isinstance(step, MapStep):
             fact = msgspec.structs.replace(fact, map=laid_out(step, mapping.sizes_of(step), 1_000))
         run = progress.decided(plan, run, fact)
+    if progress.to_conclude(plan, run):
+        run = progress.concluded(plan, run, None, moment)
     return run
 
 
@@ -78,7 +83,8 @@ class RunWalk:
         self.now_ms = now_ms
         self.sequence = 1
         event = RunRequested(workflow="w", definition=plan.hash, input=msgspec.Raw(b'"in"'))
-        self.run = decided(plan, request(plan, event, self.moment(), "main"))
+        moment = self.moment()
+        self.run = decided(plan, request(plan, event, moment, "main"), moment)
         self.trace = [self.run]
 
     def moment(self, letter: str = "e") -> Moment:
@@ -92,7 +98,7 @@ class RunWalk:
         moment = self.moment("t" if isinstance(event, TimerFired) else "e")
         if sequence:
             moment = moment._replace(id=f"e{sequence}", sequence=sequence)
-        self.run = decided(self.plan, apply(self.plan, self.run, event, moment))
+        self.run = decided(self.plan, apply(self.plan, self.run, event, moment), moment)
         self.trace.append(self.run)
         return self.run
 

@@ -74,6 +74,10 @@ def retries(draw: st.DrawFn) -> Retry:
     )
 
 
+_json_schemas = st.none() | st.dictionaries(texts, json_values, max_size=3)
+_step_schemas = st.sampled_from((None, None, {"type": "integer", "minimum": 3}))
+
+
 @st.composite
 def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
     retry = draw(st.just(Retry()) | retries())
@@ -87,6 +91,8 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 type=ids,
                 timeout_s=seconds,
                 retry=st.just(retry),
+                input_schema=_step_schemas,
+                output_schema=_step_schemas,
             ),
             st.builds(
                 AgentLoopStep,
@@ -200,7 +206,8 @@ def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
         name=draw(ids),
         steps=tuple(draw(st.permutations(steps))),
         timeout_s=draw(seconds),
-        input_schema=draw(st.none() | st.dictionaries(texts, json_values, max_size=3)),
+        input_schema=draw(_json_schemas),
+        output_schema=draw(_json_schemas),
         description=draw(texts),
     )
 
@@ -410,6 +417,9 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "condition with attribute": (_set("when", "input.total > 3"), False),
     "condition of another step": (_set("when", 'steps["no-such-step"]'), False),
     "condition too long": (_set("when", "1 + " * 500 + "1"), True),
+    "schema of an input is none": (_set("input_schema", 3), True),
+    "schema of an output is none": (_set("output_schema", "string"), True),
+    "schema of a result is none": (_top("output_schema", []), True),
     "no event": (_drop("event"), True),
     "event of no name": (_set("event", "order paid"), True),
     "event of a wildcard": (_set("event", "order.*"), True),

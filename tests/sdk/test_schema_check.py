@@ -28,6 +28,16 @@ _leaves = st.one_of(
     ),
     st.builds(lambda values: {"enum": values}, st.lists(json_values, min_size=1, max_size=3)),
     st.just({"$ref": "#/$defs/x"}),
+    st.builds(
+        lambda name, bound: {name: bound},
+        st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+        st.integers(-3, 3) | st.floats(-3, 3),
+    ),
+    st.builds(
+        lambda name, bound: {name: bound},
+        st.sampled_from(["minLength", "maxLength", "minItems", "maxItems"]),
+        st.integers(0, 4),
+    ),
     st.booleans(),
 )
 _schemas = st.recursive(

@@ -11,6 +11,7 @@ from collections import OrderedDict
 import msgspec
 
 from treadle.engine.core.facts import StepDecided
+from treadle.engine.core.fitting import result_misfit, too_large
 from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.engine.core.lists import LIST_BYTES_MAX, ListFault
 from treadle.engine.core.maps import output_of
@@ -32,6 +33,7 @@ from treadle.sdk.messages import (
     MapOutput,
     TaskInput,
 )
+from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.stored import read
@@ -149,7 +151,17 @@ class Inputs:
                 )
                 return StepDecided(step.id, False, Failure("condition", text, retryable=False))
         run_input, steps = await self.named(plan, run, step, frozenset({"input", "steps"}))
-        return decision(step, run_input, steps)
+        return decision(plan, run, step, run_input, steps)
+
+    async def misfit(self, plan: Plan, run: RunDocument) -> Failure | None:
+        """Return why the result of a run whose steps are over does not fit; None if it may."""
+        if failure := too_large(plan, run):
+            return failure
+        steps = outcome_of(plan.definition, run).steps
+        outputs = {
+            step.id: msgspec.json.decode(await self._output(plan, run, step.id)) for step in steps
+        }
+        return result_misfit(plan, run, outputs)
 
     async def named(
         self, plan: Plan, run: RunDocument, step: Step, names: frozenset[str]

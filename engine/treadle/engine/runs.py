@@ -22,7 +22,7 @@ from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import decided, to_decide
+from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.engine.core.signals import APPLIED_SOFT_MAX
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
@@ -351,15 +351,17 @@ class Runs:
             else:
                 run = without_definition(run, moment)
             if plan is not None and plan.has_decisions:
-                run = await self._decided(plan, run)
+                run = await self._decided(plan, run, moment)
         if run is not None and len(run.applied) > APPLIED_SOFT_MAX:
             run = forget_applied(run, await self._floor.of(run.run))
         return run, plan
 
-    async def _decided(self, plan: Plan, run: RunDocument) -> RunDocument:
+    async def _decided(self, plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
         """Decide the steps whose turn it is and that need it: no document is stored before."""
         while step := to_decide(plan, run):
             run = decided(plan, run, await self._inputs.decision(plan, run, step))
+        if to_conclude(plan, run):
+            run = concluded(plan, run, await self._inputs.misfit(plan, run), moment)
         return run
 
     async def _ahead(self, event: RunRequested, moment: Moment, domain: str) -> Place | None:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
-from treadle.sdk.building import ChoiceRef, Duration, Parts, StepRef, Turn
+from treadle.sdk.building import ChoiceRef, Declared, Duration, Parts, StepRef, Turn
 from treadle.sdk.definition import (
     MAX_PARALLEL,
     OnLimit,
@@ -26,8 +26,6 @@ from treadle.sdk.definition import (
     Singleton,
     WorkflowDefinition,
 )
-from treadle.sdk.errors import InvalidPayload, Problem
-from treadle.sdk.payload import json_schema
 from treadle.sdk.validation import definition_from
 
 if TYPE_CHECKING:
@@ -65,7 +63,8 @@ class Workflow(Generic[InputT]):
         self,
         name: str,
         *,
-        input: type[InputT] | None = None,
+        input: type[InputT] | dict[str, Any] | None = None,
+        output: Declared = None,
         timeout: Duration = 0,
         description: str = "",
         singleton: Singleton = "none",
@@ -73,17 +72,20 @@ class Workflow(Generic[InputT]):
     ) -> None:
         """Begin a workflow.
 
-        ``input`` is the type of a run's input, ``timeout`` the longest life of a run.
+        ``input`` is the type of a run's input and ``output`` that of its result, or a JSON schema;
+        a value that does not fit fails the run. ``timeout`` is the longest life of a run.
         ``singleton`` is what a start does that finds another run, of the workflow or of the same
         ``singleton_key``, an expression over ``input``: docs/lanes.md.
         """
         self.name = name
-        self.input_type = input
+        self.input_type: type[InputT] | None = None if isinstance(input, dict) else input
         self._steps: list[dict[str, object]] = []
         self._parts = Parts(self)
         self._fields: dict[str, object] = {
             "name": name,
             "timeout_s": self._parts.seconds("timeout_s", timeout),
+            "input_schema": self._parts.schema("input_schema", input),
+            "output_schema": self._parts.schema("output_schema", output),
             "description": description,
             "singleton": singleton,
             "singleton_key": singleton_key,
@@ -96,14 +98,17 @@ class Workflow(Generic[InputT]):
         *,
         timeout: Duration = 0,
         retry: Retry | None = None,
+        input: Declared = None,
+        output: Declared = None,
         **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that a worker executes once.
 
         ``type`` is the task type under which workers register the handler, by default the id.
-        ``timeout`` bounds one attempt; 0 is unlimited. ``quorum``, ``when``, ``on_failure`` and
-        ``compensate`` say when it is a step's turn, and what follows a failure:
-        docs/control-flow.md.
+        ``timeout`` bounds one attempt; 0 is unlimited. ``input`` and ``output`` are types, or JSON
+        schemas, of what it is given and puts out; a value that does not fit fails the step.
+        ``quorum``, ``when``, ``on_failure`` and ``compensate`` say when it is a step's turn, and
+        what follows a failure: docs/control-flow.md.
         """
         path = self._next_path()
         return self._add(
@@ -113,6 +118,7 @@ class Workflow(Generic[InputT]):
             type=id if type is None else type,
             timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
             retry=self._parts.retry(path, retry),
+            **self._schemas(path, input, output),
         )
 
     def map(
@@ -168,6 +174,8 @@ class Workflow(Generic[InputT]):
         max_output_tokens: int = 0,
         max_total_tokens: int = 0,
         max_cost_usd: float = 0,
+        input: Declared = None,
+        output: Declared = None,
         **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that iterates until its handler completes it or a bound is reached.
@@ -178,7 +186,8 @@ class Workflow(Generic[InputT]):
         ``on_limit`` is what a reached bound does. From ``budget_warn_at`` and
         ``budget_force_at`` on, the handler is told that its iterations run out.
         ``max_tool_calls``, ``max_..._tokens`` and ``max_cost_usd`` bound what the handler reports
-        with ``ctx.report_spent``; the engine counts it.
+        with ``ctx.report_spent``; the engine counts it. ``input`` and ``output`` are types, or JSON
+        schemas, of what the loop is given and completes with.
         """
         path = self._next_path()
         loop = {} if cast("object", max_iterations) is None else {"max_iterations": max_iterations}
@@ -200,6 +209,7 @@ class Workflow(Generic[InputT]):
             max_output_tokens=max_output_tokens,
             max_total_tokens=max_total_tokens,
             max_cost_usd=max_cost_usd,
+            **self._schemas(path, input, output),
         )
 
     def wait_for_signal(
@@ -351,18 +361,19 @@ class Workflow(Generic[InputT]):
     def build(self) -> WorkflowDefinition:
         """Return the definition; raise ``InvalidDefinition`` with all problems."""
         plain = {**self._fields, "steps": self._steps}
-        found = list(self._parts.problems)
-        if self.input_type is not None:
-            try:
-                plain["input_schema"] = json_schema(self.input_type)
-            except InvalidPayload as exc:
-                found.append(Problem("input_schema", str(exc)))
-        return definition_from(plain, found=found)
+        return definition_from(plain, found=list(self._parts.problems))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} with {len(self._steps)} steps>"
 
     # ---------------------------------------------------------------- as plain data
+
+    def _schemas(self, path: str, input: Declared, output: Declared) -> dict[str, object]:
+        declared = {"input_schema": input, "output_schema": output}
+        return {
+            name: self._parts.schema(wording.field(path, name), each)
+            for name, each in declared.items()
+        }
 
     def _next_path(self) -> str:
         return wording.item("steps", len(self._steps))

@@ -14,11 +14,14 @@ import msgspec
 
 from treadle.sdk import wording
 from treadle.sdk.definition import Retry, to_plain
-from treadle.sdk.errors import Problem
+from treadle.sdk.errors import InvalidPayload, Problem
+from treadle.sdk.payload import json_schema
 
 if TYPE_CHECKING:
     from treadle.sdk.builder import Workflow
 
+Declared = type[Any] | dict[str, Any] | None
+"""What a value is declared to be: a type, a JSON schema, or nothing."""
 Duration = timedelta | float
 """A timedelta, or a number of seconds."""
 
@@ -116,6 +119,16 @@ class Parts:
             )
         )
         return 0
+
+    def schema(self, path: str, declared: object) -> object:
+        """Return the JSON schema of a type, or the one that was given."""
+        if declared is None or isinstance(declared, dict):
+            return cast("object", declared)
+        try:
+            return json_schema(declared)
+        except InvalidPayload as exc:
+            self.problems.append(Problem(path, str(exc)))
+            return None
 
     def retry(self, path: str, value: object) -> object:
         if value is None:

@@ -79,6 +79,10 @@ class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=Tru
     timeout_s: float = 0
     """Longest execution of one attempt in seconds; 0 is unlimited."""
     retry: Retry = Retry()
+    input_schema: dict[str, Any] | None = None
+    """JSON schema of the step's input: one that does not fit fails the step before it begins."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of the step's output: one that does not fit fails the step for good."""
 
 
 class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", kw_only=True):
@@ -114,6 +118,11 @@ class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", 
     """Tokens the loop may report as read or written; 0 is unlimited."""
     max_cost_usd: float = 0
     """Dollars the loop may report as spent; 0 is unlimited."""
+    input_schema: dict[str, Any] | None = None
+    """JSON schema of the step's input: one that does not fit fails the step before it begins."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of what the loop completes with: one that does not fit fails the step for
+    good. What it continues with is its own."""
 
 
 class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only=True):
@@ -273,7 +282,10 @@ class WorkflowDefinition(
     timeout_s: float = 0
     """Longest life of a run in seconds, from its request; 0 is unlimited."""
     input_schema: dict[str, Any] | None = None
-    """JSON schema of the run's input, asked when a run is started by name."""
+    """JSON schema of the run's input: one that does not fit is refused by clients, and fails the
+    run at once if it comes from anywhere else."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of the run's result: one that does not fit fails the run."""
     description: str = ""
     singleton: Singleton = "none"
     """One run at a time: a start that finds another one is skipped (``skip``), waits

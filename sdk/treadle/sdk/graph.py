@@ -6,7 +6,7 @@ import graphlib
 from collections.abc import Iterator
 
 from treadle.sdk import wording
-from treadle.sdk.definition import ChoiceStep, MapStep, Step, WorkflowDefinition
+from treadle.sdk.definition import ChoiceStep, MapStep, Step, WorkflowDefinition, WorkStep
 from treadle.sdk.errors import Problem
 from treadle.sdk.limits import CYCLES_MAX, EDGES_MAX
 from treadle.sdk.wording import Suggestions
@@ -122,6 +122,13 @@ def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
                 path,
                 f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
                 "and has no when, on_failure or compensate. Remove that from it.",
+            )
+        elif isinstance(undoing, WorkStep) and undoing.input_schema is not None:
+            yield Problem(
+                path,
+                f"{named} undoes what has completed whatever that put out, so its input is not "
+                "checked. Remove input_schema from it; the step that it undoes may have an "
+                "output_schema.",
             )
         elif isinstance(undoing, ChoiceStep):
             yield Problem(path, f"{named} is a choice, which undoes nothing. Name another step.")

@@ -3,13 +3,15 @@
 Of a run that is started by name only the stored definition is known, with the schema of its
 input. The worker's reader decides in the end, and takes some things that a schema does not say: a
 text for a number, a number for an amount. So a problem is a field that is missing or unknown, an
-object for a list, a word that is none of those listed; what is not known here is no objection.
-Draft 2020-12, with references within the schema.
+object for a list, a word that is none of those listed, a number out of its bounds. What is not
+known here (``pattern``, ``format``, ``not``) is no objection. Draft 2020-12, with references within
+the schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from treadle.sdk import wording
@@ -20,6 +22,18 @@ PROBLEMS_MAX = 10
 """Told of one value; whoever mends ten has understood."""
 
 Schema = Mapping[str, Any]
+_Bounds = dict[str, tuple[str, Callable[[float, float], bool]]]
+_OF_NUMBERS: _Bounds = {
+    "minimum": ("at least", operator.lt),
+    "maximum": ("at most", operator.gt),
+    "exclusiveMinimum": ("more than", operator.le),
+    "exclusiveMaximum": ("less than", operator.ge),
+}
+_OF_TEXTS: _Bounds = {
+    "minLength": ("at least", operator.lt),
+    "maxLength": ("at most", operator.gt),
+}
+_OF_LISTS: _Bounds = {"minItems": ("at least", operator.lt), "maxItems": ("at most", operator.gt)}
 _ROOM = frozenset({"object", "array", "null"})
 """Types that no reader takes for another one; numbers, texts and booleans are."""
 _BOOLEANS = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "0", "1"})
@@ -58,6 +72,7 @@ class _Check:
             yield from self._one_of(value, schema.get(kind), path, depth + 1)
         for part in _list(schema.get("allOf")):
             yield from self.of(value, part, path, depth + 1)
+        yield from _bounds(value, schema, path)
         if isinstance(value, dict):
             yield from self._object(cast("dict[str, object]", value), schema, path, depth + 1)
         elif isinstance(value, list):
@@ -106,6 +121,23 @@ class _Check:
             name = part.replace("~1", "/").replace("~0", "~")
             found = _mapping(found).get(name, True)
         return found
+
+
+def _bounds(value: object, schema: Schema, path: str) -> Iterator[str]:
+    """Yield the bounds that a number, a text or a list does not keep."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        size, unit, bounds = value, "", _OF_NUMBERS
+    elif isinstance(value, (str, list)):
+        is_text = isinstance(value, str)
+        size, unit = len(cast("str", value)), " characters" if is_text else " items"
+        bounds = _OF_TEXTS if is_text else _OF_LISTS
+    else:
+        return
+    for name, (words, is_broken) in bounds.items():
+        bound = schema.get(name)
+        is_bound = isinstance(bound, (int, float)) and not isinstance(bound, bool)
+        if is_bound and is_broken(size, cast("float", bound)):
+            yield f"{_at(path)} is {size}{unit}, and must be {words} {bound}{unit}"
 
 
 def _types(schema: Schema) -> list[str]:

@@ -198,7 +198,7 @@ class Structure:
             return self._one_of(path, value, options, True)
         if kind in _EXPECTED:
             return self._scalar(value, kind, path)
-        if value is None or isinstance(value, dict):  # input_schema, the one field left
+        if value is None or isinstance(value, dict):  # A schema, the one kind left
             return cast("object", value)
         return self._expect(path, "a JSON schema, an object", value)
 

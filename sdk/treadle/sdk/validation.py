@@ -8,6 +8,7 @@ shape of plain data is read in ``structure.py``, the edges are judged in ``graph
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from treadle.sdk.definition import (
     Step,
     TypedStep,
     WorkflowDefinition,
+    WorkStep,
     to_plain,
 )
 from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
@@ -104,13 +106,22 @@ def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
     yield from _ranges(definition, "")
     yield from _text("description", definition.description)
     yield from singletons.problems_of(definition)
-    if definition.input_schema is not None:
+    found = [*_schemas(definition, "")]
+    for i, step in enumerate(definition.steps):
+        if isinstance(step, WorkStep):
+            found += _schemas(step, wording.item("steps", i))
+    yield from found or _size(definition)
+
+
+def _schemas(of: WorkflowDefinition | WorkStep, path: str) -> Iterator[Problem]:
+    for name in ("input_schema", "output_schema"):
+        schema: dict[str, Any] | None = getattr(of, name)
+        if schema is None:
+            continue
         try:
-            encode("input_schema", definition.input_schema)
+            encode(name, schema)
         except InvalidPayload as exc:
-            yield Problem("input_schema", str(exc))
-            return
-    yield from _size(definition)
+            yield Problem(wording.field(path, name), str(exc))
 
 
 def _size(definition: WorkflowDefinition) -> Iterator[Problem]:

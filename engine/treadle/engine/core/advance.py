@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeGuard, assert_never
 import msgspec
 
 from treadle.engine.core import bounds
+from treadle.engine.core.fitting import raw_misfit
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
@@ -128,7 +129,7 @@ def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int
         case StepWaiting():
             return _waiting(step, task, event, moment, newest)
         case StepCompleted():
-            return _completed(task, event, moment, newest)
+            return _completed(step, task, event, moment, newest)
         case StepFailed():
             return _failed(step, task, event, moment)
         case TaskLost():
@@ -172,8 +173,14 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     )
 
 
-def _completed(task: Task, event: StepCompleted, moment: Moment, newest: int) -> Register:
-    """End the step; one that takes messages goes on if there is one it has not seen."""
+def _completed(
+    step: Work, task: Task, event: StepCompleted, moment: Moment, newest: int
+) -> Register:
+    """End the step; one that takes messages goes on if there is one it has not seen.
+
+    An output that does not fit what is declared of it fails the step for good: another attempt has
+    nothing to go by.
+    """
     if event.takes_messages:
         following = _following(task, event, moment)
         if newest > following.seen and not bounds.reached(following, moment.ms):
@@ -187,6 +194,10 @@ def _completed(task: Task, event: StepCompleted, moment: Moment, newest: int) ->
         )
         return bounds.ended(task, moment, "failed", 0, failure=failure)
     done = _with_spent(task, event.spent)
+    what = f"the output of step {step.id!r}"
+    unfit = raw_misfit("invalid_output", what, step.output_schema, event.output)
+    if unfit is not None:
+        return bounds.ended(done, moment, "failed", task.iteration, failure=unfit)
     iterations, output = task.iteration + 1, event.output
     return bounds.ended(done, moment, "completed", iterations, output=output, chunk=event.chunk)
 

@@ -21,6 +21,7 @@ import msgspec
 
 from treadle.engine.core import pausing, singletons, waits
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.fitting import raw_misfit
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -99,6 +100,10 @@ def request(
             retryable=False,
         )
         return end(run, "failed", moment, failure=failure)
+    schema = plan.definition.input_schema
+    unfit = raw_misfit("invalid_input", "the run's input", schema, event.input)
+    if unfit is not None:
+        return end(run, "failed", moment, failure=unfit)
     if is_queued and behind and event.singleton == "skip":
         return singletons.skipped(run, behind, moment)
     if is_queued:

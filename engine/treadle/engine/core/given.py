@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from treadle.engine.core.facts import StepDecided
+from treadle.engine.core.fitting import misfit
 from treadle.engine.core.plan import Plan
 from treadle.sdk import conditions
-from treadle.sdk.definition import ChoiceStep, Step
+from treadle.sdk.definition import ChoiceStep, Step, WorkStep
 from treadle.sdk.failed_step import FailedStep
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import RunDocument
@@ -28,11 +31,41 @@ def failed_before(plan: Plan, run: RunDocument, step: Step) -> FailedStep | None
     return None
 
 
-def decision(step: Step, run_input: object, outputs: Mapping[str, object]) -> StepDecided:
-    """Return whether a step's condition holds for these values; a failure if they do not fit.
+def decision(
+    plan: Plan,
+    run: RunDocument,
+    step: Step,
+    run_input: object,
+    outputs: Mapping[str, object],
+) -> StepDecided:
+    """Return whether a step begins, given these values; a failure if they do not fit.
 
     Of a choice that has its turn: with the first branch whose own condition holds.
     """
+    decided = _asked(step, run_input, outputs)
+    if not decided.holds or not isinstance(step, WorkStep) or step.input_schema is None:
+        return decided
+    given = _input(plan, run, step, run_input, outputs)
+    what = f"the input of step {step.id!r}"
+    failure = misfit("invalid_input", what, step.input_schema, given)
+    return StepDecided(step.id, False, failure) if failure else decided
+
+
+def _input(
+    plan: Plan,
+    run: RunDocument,
+    step: Step,
+    run_input: object,
+    outputs: Mapping[str, object],
+) -> object:
+    if failed := failed_before(plan, run, step):
+        return msgspec.to_builtins(failed)
+    if not step.after:
+        return run_input
+    return outputs[step.after[0]] if len(step.after) == 1 else outputs
+
+
+def _asked(step: Step, run_input: object, outputs: Mapping[str, object]) -> StepDecided:
     try:
         holds = not step.when or conditions.evaluate(step.when, run_input, outputs)
         if not holds or not isinstance(step, ChoiceStep):

@@ -62,8 +62,10 @@ class Plan:
             step_id: tuple(steps) for step_id, steps in waiting.items()
         }
         """What may start or be skipped when a step is over."""
-        self.has_decisions = any(is_decided(step) for step in definition.steps)
-        """Something has to be asked of stored values when it is the turn of a step."""
+        self.has_decisions = definition.output_schema is not None or any(
+            is_decided(step) for step in definition.steps
+        )
+        """Something has to be asked of stored values, at the turn of a step or at the end."""
         self.compensations = {
             step.compensate: step.id for step in definition.steps if step.compensate
         }
@@ -112,7 +114,8 @@ class Plan:
 
 def is_decided(step: Step) -> bool:
     """True if something is asked of stored values before the step begins."""
-    return bool(step.when) or isinstance(step, ChoiceStep | MapStep)
+    has_schema = isinstance(step, WorkStep) and step.input_schema is not None
+    return bool(step.when) or isinstance(step, ChoiceStep | MapStep) or has_schema
 
 
 def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:

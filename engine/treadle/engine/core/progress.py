@@ -135,6 +135,24 @@ def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
         failure = run.steps[parked].failure
         shown = pausing.shown(run, "parked")
         return msgspec.structs.replace(run, status=shown, failure=failure, failed_step=parked)
+    return run if plan.definition.output_schema is not None else _completed(plan, run, moment)
+
+
+def to_conclude(plan: Plan, run: RunDocument) -> bool:
+    """True if the result of a run has to be looked at before the document is stored."""
+    if plan.definition.output_schema is None or run.is_terminal or run.undoing:
+        return False
+    return run.status != "queued" and not any(e.status in UNDER_WAY for e in run.steps.values())
+
+
+def concluded(plan: Plan, run: RunDocument, failure: Failure | None, moment: Moment) -> RunDocument:
+    """Let a run end of which every step is over: completed, unless its result does not fit."""
+    if failure is not None:
+        return stop(plan, run, "failed", moment, failure=failure)
+    return _completed(plan, run, moment)
+
+
+def _completed(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     unused = {step_id: _over("skipped", moment) for step_id in plan.compensations}
     run = msgspec.structs.replace(run, steps={**run.steps, **unused})
     return undoing.end(run, "completed", moment)

@@ -450,4 +450,6 @@ def _input_of(workflow: Workflow[Any] | WorkflowDefinition, value: object) -> by
     raw = payload.encode(what, value)
     if isinstance(workflow, Workflow) and workflow.input_type is not None:
         payload.decode(what, raw, workflow.input_type)
+    else:
+        requests.check_input(workflow.build() if isinstance(workflow, Workflow) else workflow, raw)
     return raw

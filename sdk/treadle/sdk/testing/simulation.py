@@ -30,8 +30,9 @@ from treadle.sdk.outcome import outcome_of
 from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.executor import RUN_ID
+from treadle.sdk.testing.people import Answers
 from treadle.sdk.testing.waiting import waits_of
-from treadle.sdk.testing.world import Answers, Recorded, World
+from treadle.sdk.testing.world import Recorded, World
 
 if TYPE_CHECKING:
     from treadle.worker import Worker

@@ -27,12 +27,12 @@ from treadle.engine.core import (
     lists,
     request,
 )
+from treadle.engine.core.fitting import result_misfit
 from treadle.engine.core.given import before_of, decision, failed_before
 from treadle.engine.core.maps import output_of
 from treadle.engine.core.pausing import hold
-from treadle.engine.core.progress import decided, to_decide
-from treadle.sdk.approvals import ask_of
-from treadle.sdk.asks import Ask, Reply, answer_id
+from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
+from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import ApprovalStep, ChoiceStep, MapStep, WaitStep
 from treadle.sdk.errors import InvariantError
@@ -60,20 +60,20 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import RUN_ID, Executor
+from treadle.sdk.testing.people import Answers, People
 from treadle.worker.execution import Fenced, Record
 from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
 
 CHUNK_BYTES = 64 * 1024
 """Of the items of one chunk, as of an engine's."""
-
-Answers = Callable[[Ask], "Reply | None"]
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -114,8 +114,7 @@ class World:
         self._payloads: dict[int, msgspec.Raw] = {}
         self._cuts: dict[str, lists.Cut] = {}
         """The lists of maps in pieces, by step."""
-        self._answers = answers
-        self._answered: set[str] = set()
+        self._people = People(self, answers)
         self._external = External(self)
         self._idle = asyncio.Event()
         self._fault: Exception | None = None
@@ -215,21 +214,27 @@ class World:
             if isinstance(event, Carrier):
                 self._payloads[moment.sequence] = handed_on(event, moment.ms)
             self.run = apply(self._plan, self.run, event, moment)
-        self._decide()
+        self._decide(moment)
         self._drive()
 
-    def _decide(self) -> None:
+    def _decide(self, moment: Moment) -> None:
         """Ask the conditions of the steps whose turn it is, as the engine does."""
         assert self.run is not None
         while step := to_decide(self._plan, self.run):
             outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
-            fact = decision(step, msgspec.json.decode(self._input), outputs)
+            run_input = msgspec.json.decode(self._input)
+            fact = decision(self._plan, self.run, step, run_input, outputs)
             if fact.holds and isinstance(step, MapStep):
                 data = bytes(self.input_of(step.id).value)
                 fact = lists.decided(step, data, CHUNK_BYTES, PAYLOAD_BYTES_MAX)
                 if fact.map is not None:
                     self._cuts[step.id] = lists.Cut(step, fact.map, data)
             self.run = decided(self._plan, self.run, fact)
+        if to_conclude(self._plan, self.run):
+            steps = outcome_of(self._plan.definition, self.run).steps
+            outputs = {each.id: msgspec.json.decode(self.output(each.id)) for each in steps}
+            failure = result_misfit(self._plan, self.run, outputs)
+            self.run = concluded(self._plan, self.run, failure, moment)
 
     def named(self, step_id: str) -> tuple[Any, dict[str, Any]]:
         """Return what a match of a step may ask for: the run's input, and outputs by step."""
@@ -284,7 +289,9 @@ class World:
 
     def _drive(self) -> None:
         assert self.run is not None
-        self._ask()
+        for step in self._plan.steps.values():
+            if ask := self._people.asked_by(step, self.run):
+                self._people.answer(step.id, ask)
         for command in effects.of_document(self._plan, self.run):
             match command:
                 case effects.CreateRegister():
@@ -410,37 +417,14 @@ class World:
             self.after(f"due-{step_id}", delay_s, lambda: self.publish(due))
         if isinstance(register, Parked):
             for ask in register.asks:
-                self._answer(step_id, ask)
+                self._people.answer(step_id, ask)
         if isinstance(register, Task):
             self._executor.execute(step_id, step.type, placed.sequence, register)
 
-    def _ask(self) -> None:
-        """Ask people about the approvals that wait."""
-        assert self.run is not None
-        for step_id, entry in self.run.steps.items():
-            step = self._plan.steps[step_id]
-            if isinstance(step, ApprovalStep) and entry.status == "active":
-                given = self.input_of(step_id).value
-                self._answer(step_id, ask_of(step, entry.started_ms, given))
-
-    def _answer(self, step_id: str, ask: Ask) -> None:
-        """Let people answer, each ask once, as a client's message would."""
-        message_id = answer_id(ask)
-        if self._answers is None or message_id in self._answered:
-            return
-        reply = self._answers(ask)
-        if reply is not None:
-            self._answered.add(message_id)
-            payload = msgspec.Raw(msgspec.json.encode(reply))
-            event = MessageSent(step=step_id, kind="reply", id=message_id, payload=payload)
-            self.after(message_id, 0, lambda: self.publish(event))
-
     def asks(self, step_id: str) -> tuple[Ask, ...]:
         """Return what a step asks."""
-        step = self._plan.steps[step_id]
-        entry = self.run.steps.get(step_id) if self.run else None
-        if isinstance(step, ApprovalStep) and entry and entry.status == "active":
-            return (ask_of(step, entry.started_ms, self.input_of(step_id).value),)
+        if ask := self._people.asked_by(self._plan.steps[step_id], self.run):
+            return (ask,)
         placed = self._registers.get(step_id)
         register = placed.register if placed else None
         return register.asks if isinstance(register, Parked) else ()
