@@ -195,21 +195,22 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
     while True:
         yield
         revision, run = world.revision, world.document
+        plan = world.plan_of(run, event)
         if run is not None:
-            new = decided(world.plan, apply(world.plan, run, event, moment), moment)
+            new = decided(plan, apply(plan, run, event, moment), moment)
         else:
             assert isinstance(event, RunRequested)
-            new = decided(world.plan, request(world.plan, event, moment, "main"), moment)
+            new = decided(plan, request(plan, event, moment, "main"), moment)
         yield
         if new is run or world.put_document(new, revision):
             break
-    for command in effects.of_document(world.plan, new):
+    for command in effects.of_document(plan, new):
         yield
         match command:
             case effects.CreateRegister():
-                step = world.plan.work(command.step)
-                chunk = chunk_of(world.plan, new, command.step)
-                task = effects.first_task(world.plan, new, step, world.input_of(step), chunk)
+                step = plan.work(command.step)
+                chunk = chunk_of(plan, new, command.step)
+                task = effects.first_task(plan, new, step, world.input_of(step), chunk)
                 now = Moment(new.run, task.parent, task.started_ms)
                 first = pausing.hold(task, now) if new.is_paused else task
                 world.put_register(command.step, first, 0)

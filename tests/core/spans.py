@@ -32,7 +32,7 @@ def spans_of(world: World, *, live: bool = False, is_early: bool = False) -> lis
     With ``is_early`` a document in which every step has begun is read before their events.
     """
     assert world.document is not None
-    fold = RunFold(world.document.run, world.plan.definition, live=live)
+    fold = RunFold(world.document.run, world.base.definition, live=live)
     spans: list[Span] = []
     begun = {
         name: replace(entry, status="active", ended_ms=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 from hypothesis import strategies as st
-from tests.core import mapping
+from tests.core import mapping, planning
 from tests.core.names import ERRORS, EVENTS, SIGNALS, STEP_IDS, raws
 from tests.core.waits import answers, matches
 
@@ -141,6 +141,9 @@ KINDS = ("task", "task", "agent_loop", "signal")
 FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event", "respond", "map")
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
+_times = st.fixed_dictionaries(
+    {"timeout_s": _timeouts_s, "on_timeout": st.sampled_from(("fail", "complete"))}
+)
 
 
 @st.composite
@@ -167,46 +170,27 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 )
                 steps.append(loop)
             case "event":
-                steps.append(
-                    EventStep(
-                        id=step_id,
-                        after=after,
-                        event=draw(st.sampled_from(EVENTS)),
-                        timeout_s=draw(_timeouts_s),
-                        on_timeout=draw(st.sampled_from(("fail", "complete"))),
-                    )
-                )
+                event = draw(st.sampled_from(EVENTS))
+                steps.append(EventStep(id=step_id, after=after, event=event, **draw(_times)))
             case "approval":
-                approval = ApprovalStep(
-                    id=step_id,
-                    after=after,
-                    approvers=draw(st.sampled_from(((), ("ada",)))),
-                    timeout_s=draw(_timeouts_s),
-                    on_timeout=draw(st.sampled_from(("fail", "complete"))),
-                )
-                steps.append(approval)
+                by = draw(st.sampled_from(((), ("ada",))))
+                steps.append(ApprovalStep(id=step_id, after=after, approvers=by, **draw(_times)))
             case "choice":
                 conditions = draw(st.lists(st.sampled_from(CONDITIONS[3:]), min_size=1, max_size=2))
                 branches = tuple(Branch(f"b{i}", when) for i, when in enumerate(conditions))
-                steps.append(
-                    ChoiceStep(id=step_id, after=after, branches=branches, default="other")
-                )
+                steps.append(ChoiceStep(id=step_id, after=after, branches=branches, default="no"))
             case "respond":
                 steps.append(RespondStep(id=step_id, after=after))
             case "map":
                 steps.append(draw(mapping.map_steps(step_id, after)))
+            case "planner":
+                steps.append(draw(planning.planner_steps(step_id, after)))
             case "sleep":
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
             case _:
-                signal = SignalStep(
-                    id=step_id,
-                    after=after,
-                    signal=draw(st.sampled_from(SIGNALS)),
-                    timeout_s=draw(_timeouts_s),
-                    on_timeout=draw(st.sampled_from(("fail", "complete"))),
-                )
-                steps.append(signal)
+                signal = draw(st.sampled_from(SIGNALS))
+                steps.append(SignalStep(id=step_id, after=after, signal=signal, **draw(_times)))
     if "sleep" in kinds:
         steps = [
             draw(mapping.turns(step, steps[i + 1 :], CONDITIONS)) for i, step in enumerate(steps)

@@ -64,7 +64,8 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         plan=own.plans(
             ("agent_loop",) * 3
-            + ("map", "task", "signal", "sleep", "approval", "choice", "event", "event", "respond"),
+            + ("map", "task", "signal", "sleep", "approval", "choice", "event", "event", "respond")
+            + ("planner",),
         )
     )
     def begin(self, plan: Plan) -> None:

@@ -13,11 +13,11 @@ from tests.core.turns import OVER, check_turn, status_of
 from tests.core.walks import RunWalk, plan_of
 
 from treadle.engine.core import Plan, RunEvent, StepEnded, effects
-from treadle.engine.core.given import before_of, failed_before
 from treadle.engine.core.maps import numbers
 from treadle.engine.core.turns import turn_of
 from treadle.sdk import Workflow
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
+from treadle.sdk.given import failed_before, shape_of
 from treadle.sdk.messages import CancelRequested, Failure, TimerFired
 from treadle.sdk.run import UNDER_WAY, has_output
 from treadle.sdk.subjects import chunk_id
@@ -365,9 +365,10 @@ def test_the_deadline_of_a_run_that_undoes_changes_nothing() -> None:
 
 
 def test_what_undoes_is_given_the_output_of_what_it_undoes() -> None:
-    plan = saga().plan
-    assert before_of(plan, plan.steps["undo-b"]) == ("b",)
-    assert before_of(plan, plan.steps["c"]) == ("b",)
+    walk = saga()
+    plan = walk.plan
+    assert shape_of(plan, walk.run, plan.steps["undo-b"]) == "b"
+    assert shape_of(plan, walk.run, plan.steps["c"]) == "b"
 
 
 # ------------------------------------------------------------------ sleeps

@@ -17,7 +17,7 @@ def check_turn(plan: Plan, run: RunDocument, step_id: str) -> None:
         check_undoing(plan, run, step_id, undone[0])
         return
     handled = [other.id for other in plan.definition.steps if other.on_failure == step_id]
-    statuses = [status_of(run, other) for other in handled or step.after]
+    statuses = [_seen(plan, run, step_id, other) for other in handled or step.after]
     completed = statuses.count("completed")
     if entry.status in STARTED and not (entry.status == "failed" and step.when and not completed):
         if handled:
@@ -52,6 +52,26 @@ def check_undoing(plan: Plan, run: RunDocument, step_id: str, undone: str) -> No
         if begun is not None and other.id != undone and begun.started_ms < entry.started_ms:
             assert run.steps[other.id].ended_ms >= of.ended_ms, "the newest is undone first"
             assert begun.ended_ms, "one by one"
+
+
+def _seen(plan: Plan, run: RunDocument, step_id: str, other: str) -> str:
+    """Return where a step stands for one that waits for it: a planner where its plan does."""
+    status, planned = status_of(run, other), plan.plans.get(other)
+    if status != "completed" or planned is None or step_id in planned.names:
+        return status
+    inner = [step for step in plan.definition.steps if step.id in planned.names]
+    waited = {name for step in inner for name in step.after}
+    undoing = {step.compensate for step in inner}
+    ends = [step.id for step in inner if step.id not in waited | undoing]
+    seen = {step.id: _seen(plan, run, "", step.id) for step in inner}
+    if any(seen[end] not in OVER for end in ends):
+        return "active"
+    for step in inner:
+        followers = [each for each in inner if step.id in each.after]
+        is_met = followers and all(each.quorum for each in followers)
+        if seen[step.id] == "failed" and not step.on_failure and not is_met:
+            return "failed"
+    return "completed" if not ends or "completed" in map(seen.get, ends) else "skipped"
 
 
 def status_of(run: RunDocument, step_id: str) -> str:

@@ -66,7 +66,7 @@ def decided(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     Of a run that declares its result, every result fits.
     """
     while step := to_decide(plan, run):
-        fact = decision(plan, run, step, {}, dict.fromkeys(step.after))
+        fact = decision(step, {}, dict.fromkeys(step.after))
         if fact.holds and isinstance(step, MapStep):
             fact = msgspec.structs.replace(fact, map=laid_out(step, mapping.sizes_of(step), 1_000))
         run = progress.decided(plan, run, fact)

@@ -8,20 +8,21 @@ so the committed iterations are a chain that can be walked back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from tests.core import engines, mapping
+from tests.core.planning import PLANS
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 from tests.core.turns import check_turn
 
-from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
+from treadle.engine.core import Moment, Placed, Plan, StepEnded, effects, forget_applied
 from treadle.engine.core.bounds import reached, spent_by, task_of
 from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import AgentLoopStep, EventStep, Step, WorkStep
+from treadle.sdk.definition import AgentLoopStep, EventStep, PlannerStep, Step, WorkStep
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -43,6 +44,7 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.planned import extended
 from treadle.sdk.run import WAITING, RunDocument
 from treadle.sdk.spending import NOTHING, Spent, at_least, plus
 from treadle.sdk.subjects import step_of
@@ -64,7 +66,8 @@ class World:
     """One run's events, registers, checkpoints, document, timers, and its workers."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.base = plan
+        self._plans: dict[tuple[str, ...], Plan] = {}
         self.now_ms = EPOCH_MS
         self.log: dict[str, tuple[Any, Moment]] = {}
         self.unacked: dict[str, None] = {}
@@ -94,6 +97,37 @@ class World:
     def _next(self, letter: str) -> int:
         self._sequences[letter] += 1
         return self._sequences[letter]
+
+    # ---------------------------------------------------------------- plans
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run as its document stands."""
+        return self.plan_of(self.document)
+
+    def plan_of(self, run: RunDocument | None, fact: object = None) -> Plan:
+        """Return the plan of the run at a document, and once it has heard of a fact."""
+        done = (
+            {step_id for step_id, entry in run.steps.items() if entry.status == "completed"}
+            if run
+            else set[str]()
+        )
+        if isinstance(fact, StepEnded) and fact.outcome == "completed":
+            done.add(fact.step)
+        plan, planned = self.base, dict[str, bytes]()
+        while new := list(_planners(plan.definition.steps, done - planned.keys())):
+            planned |= {step_id: self._plan_at(step_id) for step_id in new}
+            key = tuple(sorted(planned))
+            if key not in self._plans:
+                found = extended(self.base.definition, planned)
+                self._plans[key] = Plan(found.definition, self.base.hash, found.plans)
+            plan = self._plans[key]
+        return plan
+
+    def _plan_at(self, step_id: str) -> bytes:
+        register = self.registers[step_id].register
+        assert isinstance(register, Ended)
+        return bytes(register.output)
 
     # ---------------------------------------------------------------- streams
 
@@ -231,6 +265,10 @@ class World:
         read = bytes(execution.task.input.value)
         salted = read + b"%d" % self._next("x")
         output = b'"%b"' % hashlib.sha256(salted).hexdigest()[:12].encode()
+        if isinstance(self.plan.steps.get(execution.step), PlannerStep):
+            number = self._next("x")
+            drawn = hashlib.sha256(salted).digest()[0]
+            output = PLANS[drawn % len(PLANS)].encode() + b" " * number
         self.made_from[output] = read
         place = execution.step, execution.task.iteration
         self.used[place] = self.used.get(place, 0) + 1
@@ -448,3 +486,7 @@ class World:
     def request(self) -> None:
         """A client starts the run."""
         self.store(RunRequested(workflow="w", definition=self.plan.hash, trace=TRACE))
+
+
+def _planners(steps: Iterable[Step], done: set[str]) -> Iterable[str]:
+    return (step.id for step in steps if isinstance(step, PlannerStep) and step.id in done)

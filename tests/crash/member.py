@@ -98,6 +98,17 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
             raise RuntimeError("every fifth item fails once")
         return ctx.input * 2
 
+    @worker.handler("plan")
+    async def plan(ctx: TaskContext[Any]) -> dict[str, Any]:
+        # Another plan each time: a second one would be seen.
+        ids = [secrets.token_hex(4) for _ in range(3)]
+        return {"steps": [{"kind": "task", "id": each, "type": "planned"} for each in ids]}
+
+    @worker.handler("planned")
+    async def planned(ctx: TaskContext[Any]) -> str:
+        effects.write("planned", ctx)
+        return ctx.step
+
     return worker
 
 

@@ -129,6 +129,16 @@ def test_translate_does_each_paragraph_and_leaves_out_what_it_cannot(
     assert found == "guten Morgen.\n\nder Webstuhl läuft.\n\n(not translated)\n\n1 left out"
 
 
+def test_a_run_grows_by_what_its_planner_plans(environment: dict[str, str], tmp_path: Path) -> None:
+    async def play(client: Client) -> tuple[Any, int]:
+        run = await client.start("inspect", {"sites": ["north", "south", "harbour"]})
+        result = await run.result()
+        return result, len((await run.get()).steps)
+
+    result, steps = _run(environment, tmp_path / "log", "planner.py", "inspect", play)
+    assert (result, steps) == ("5 to mend (north: 1, south: 1, harbour: 3)", 6)
+
+
 def test_agent_loop_takes_one_turn_an_iteration(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -240,7 +250,9 @@ async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return process.poll() is not None
 
 
-@pytest.mark.parametrize("name", ["hello", "fan_out", "translate", "agent_loop", "approval"])
+@pytest.mark.parametrize(
+    "name", ["hello", "fan_out", "translate", "agent_loop", "approval", "planner"]
+)
 def test_an_example_run_by_python_says_how_to_try_it(name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, check=True

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
-from tests.sdk import map_faults
+from tests.sdk import map_faults, planner_faults
 
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -24,6 +24,7 @@ from treadle.sdk.definition import (
     ChoiceStep,
     EventStep,
     MapStep,
+    PlannerStep,
     RespondStep,
     Retry,
     SignalStep,
@@ -94,6 +95,7 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
                 input_schema=_step_schemas,
                 output_schema=_step_schemas,
             ),
+            planner_faults.planner_steps(step_id, after, ids, seconds, retry),
             st.builds(
                 AgentLoopStep,
                 id=st.just(step_id),
@@ -443,6 +445,7 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "unknown compensation": (_set("compensate", "no-such-step"), False),
     "unknown handler": (_set("on_failure", "no-such-step"), False),
     **map_faults.FAULTS,
+    **planner_faults.FAULTS,
     "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
     "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),
     "until is no time": (_sleep("until", {"until": "tomorrow"}), False),
@@ -464,6 +467,7 @@ SAMPLE = WorkflowDefinition(
         EventStep(id="paid", event="order.paid", match='event["id"] == input["id"]'),
         ApprovalStep(id="allowed", prompt="Go on?", approvers=("ada",)),
         MapStep(id="check", type="check", after=("review",)),
+        PlannerStep(id="more", type="plan", after=("review",)),
     ),
 )
 """Sound, and has a place for every fault."""

@@ -29,6 +29,7 @@ from treadle.engine.lanes import Lanes
 from treadle.engine.last_resort import LastResort
 from treadle.engine.overdue import Overdue
 from treadle.engine.pauses import Pauses
+from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Registers
 from treadle.engine.requesting import Requests
 from treadle.engine.retention import RETENTION_S, Retention
@@ -220,15 +221,26 @@ def _wire(
     timers = Timers(js, subjects)
     inputs = Inputs(js, subjects, registers)
     pauses = Pauses(js, subjects, documents)
-    steps = Steps(registers, documents, definitions, timers, Inbox(js, subjects), pauses)
+    plans = RunPlans(definitions, registers, inputs.outputs)
+    inbox = Inbox(js, subjects)
+    steps = Steps(registers, documents, definitions, plans, timers, inbox, pauses)
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
-    waiters = Waiters(WaiterLog(js, subjects), documents, definitions, inputs)
+    waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
     driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes, pauses, waiters)
     runs = Runs(
-        documents, registers, definitions, steps, driver, inputs, dead_letters, floor, lanes
+        documents,
+        registers,
+        definitions,
+        plans,
+        steps,
+        driver,
+        inputs,
+        dead_letters,
+        floor,
+        lanes,
     )
-    last_resort = LastResort(js, subjects, documents, definitions, driver, dead_letters)
+    last_resort = LastResort(js, subjects, documents, definitions, plans, driver, dead_letters)
     return Intake(subjects, runs, last_resort, dead_letters), lanes, pauses, waiters
 
 

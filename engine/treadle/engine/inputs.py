@@ -12,7 +12,7 @@ import msgspec
 
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.fitting import result_misfit, too_large
-from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.lists import LIST_BYTES_MAX, ListFault
 from treadle.engine.core.maps import output_of
 from treadle.engine.core.plan import Plan
@@ -22,6 +22,7 @@ from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.definition import ChoiceStep, MapStep, Step, TypedStep, WaitStep
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Gatherer
+from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
@@ -35,7 +36,9 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk
 
@@ -90,22 +93,26 @@ class Inputs:
         """
         if failed := failed_before(plan, run, step):
             return Inline(msgspec.Raw(msgspec.json.encode(failed)))
-        before = before_of(plan, step)
-        if not before:
+        shape = shape_of(plan, run, step)
+        if shape is None:
             value = await self._event_payload(run.requested)
             if len(value) > self._inline_bytes_max():
                 return FromRun(run.requested)
             return Inline(msgspec.Raw(value))
-        single = len(before) == 1
         most = self._inline_bytes_max()
-        if sum(state.size_bytes for dep, state in run.maps.items() if dep in before) > most:
-            return _references(plan, run, before, single)
-        values = {dep: await self._output(plan, run, dep) for dep in before}
+        mapped = (run.maps[dep].size_bytes for dep in leaves(shape) if dep in run.maps)
+        if sum(mapped) > most:
+            return _references(plan, run, shape)
+        values = await self._values(plan, run, shape)
         if sum(map(len, values.values())) > most:
-            return _references(plan, run, before, single)
-        if single:
-            return Inline(msgspec.Raw(values[before[0]]))
-        return Inline(msgspec.Raw(join_object(values)))
+            return _references(plan, run, shape)
+        return Inline(msgspec.Raw(assembled(shape, values)))
+
+    async def _values(self, plan: Plan, run: RunDocument, shape: Shape) -> dict[str, bytes]:
+        return {
+            leaf: given_by(plan, leaf) or await self._output(plan, run, leaf)
+            for leaf in leaves(shape)
+        }
 
     async def of_chunk(self, plan: Plan, run: RunDocument, name: str) -> tuple[Inline, MapChunk]:
         """Return the items of a chunk of a map, and what its task says of them."""
@@ -117,17 +124,16 @@ class Inputs:
 
     async def _list_of(self, plan: Plan, run: RunDocument, step: MapStep) -> bytes:
         """Return the input of a map as JSON, wherever it is."""
-        before = before_of(plan, step)
-        if not before:
+        shape = shape_of(plan, run, step)
+        if shape is None:
             return await self._event_payload(run.requested)
-        for dep in before:
+        for dep in leaves(shape):
             if dep in run.maps and run.maps[dep].size_bytes > LIST_BYTES_MAX:
                 raise ListFault(
                     f"the output of map {dep!r} has {run.maps[dep].size_bytes} bytes, and a list "
                     f"of at most {LIST_BYTES_MAX} can be mapped over. Return less for each item"
                 )
-        values = {dep: await self._output(plan, run, dep) for dep in before}
-        return values[before[0]] if len(before) == 1 else join_object(values)
+        return assembled(shape, await self._values(plan, run, shape))
 
     def _inline_bytes_max(self) -> int:
         return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
@@ -143,7 +149,7 @@ class Inputs:
         return await self.lists.decided(plan, run, step, chunk_bytes, item_bytes_max)
 
     async def _asked(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
-        for dep in step.after:
+        for dep in leaves(asked_of(plan, run, step)):
             if dep in run.maps and run.maps[dep].size_bytes > PAYLOAD_BYTES_MAX:
                 text = (
                     f"the output of map {dep!r} has {run.maps[dep].size_bytes} bytes, and a "
@@ -151,15 +157,28 @@ class Inputs:
                 )
                 return StepDecided(step.id, False, Failure("condition", text, retryable=False))
         run_input, steps = await self.named(plan, run, step, frozenset({"input", "steps"}))
-        return decision(plan, run, step, run_input, steps)
+        given = await self._given(plan, run, step) if needs_input(step) else None
+        return decision(step, run_input, steps, given)
+
+    async def _given(self, plan: Plan, run: RunDocument, step: Step) -> object:
+        """Return the input of a step as a value."""
+        if failed := failed_before(plan, run, step):
+            return msgspec.to_builtins(failed)
+        shape = shape_of(plan, run, step)
+        if shape is None:
+            return msgspec.json.decode(await self._event_payload(run.requested))
+        return await self._value(plan, run, shape)
+
+    async def _value(self, plan: Plan, run: RunDocument, shape: Shape) -> object:
+        return msgspec.json.decode(assembled(shape, await self._values(plan, run, shape)))
 
     async def misfit(self, plan: Plan, run: RunDocument) -> Failure | None:
         """Return why the result of a run whose steps are over does not fit; None if it may."""
         if failure := too_large(plan, run):
             return failure
-        steps = outcome_of(plan.definition, run).steps
         outputs = {
-            step.id: msgspec.json.decode(await self._output(plan, run, step.id)) for step in steps
+            step.id: await self._value(plan, run, result_of(plan.plans, run, step.id))
+            for step in outcome_of(plan.own, run).steps
         }
         return result_misfit(plan, run, outputs)
 
@@ -170,8 +189,9 @@ class Inputs:
         run_input: object = None
         if "input" in names:
             run_input = msgspec.json.decode(await self._event_payload(run.requested))
-        after = step.after if "steps" in names else ()
-        steps = {dep: msgspec.json.decode(await self._output(plan, run, dep)) for dep in after}
+        asked = asked_of(plan, run, step) if "steps" in names else {}
+        values = await self._values(plan, run, asked)
+        steps = {name: msgspec.json.decode(assembled(of, values)) for name, of in asked.items()}
         return run_input, steps
 
     async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
@@ -210,17 +230,15 @@ class Inputs:
         return bytes(payload)
 
 
-def join_object(values: dict[str, bytes]) -> bytes:
-    """Return a JSON object of encoded values; ids need no escaping."""
-    return b"{" + b",".join(b'"%b":%b' % (k.encode(), v) for k, v in values.items()) + b"}"
-
-
-def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bool) -> FromSteps:
+def _references(plan: Plan, run: RunDocument, shape: Shape) -> FromSteps:
     types: dict[str, str] = {}
     sequences: dict[str, int] = {}
     values: dict[str, msgspec.Raw] = {}
     maps: dict[str, MapOutput] = {}
-    for dep in steps:
+    for dep in leaves(shape):
+        if (value := given_by(plan, dep)) is not None:
+            types[dep], sequences[dep], values[dep] = "", 0, msgspec.Raw(value)
+            continue
         before = plan.steps[dep]
         if not has_output(run, before):
             types[dep] = ""
@@ -236,4 +254,6 @@ def _references(plan: Plan, run: RunDocument, steps: tuple[str, ...], single: bo
             types[dep] = before.type
             if isinstance(before, MapStep):
                 maps[dep] = output_of(before, run)
-    return FromSteps(types, sequences, single, values, maps)
+    single = isinstance(shape, str)
+    is_plain = isinstance(shape, str) or all(name == part for name, part in shape.items())
+    return FromSteps(types, sequences, single, values, maps, None if is_plain else shape)

@@ -25,7 +25,7 @@ from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.errors import ServerError, StoredUnreadable, TreadleError
-from treadle.sdk.ids import is_id
+from treadle.sdk.identifier import is_id
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.log_fields import spaced
 from treadle.sdk.messages import (

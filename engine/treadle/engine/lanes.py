@@ -19,7 +19,7 @@ from treadle.engine.core.lanes import Glimpse, Place, Standing, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Unknown
-from treadle.sdk.ids import is_id
+from treadle.sdk.identifier import is_id
 from treadle.sdk.lanes import LaneRecord
 from treadle.sdk.log_fields import spaced
 

@@ -11,6 +11,8 @@ un-acked until both are true.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from treadle.engine.core.apply import rebuilt
@@ -21,6 +23,7 @@ from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.driver import Driver
+from treadle.engine.planned import RunPlans
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import StoredUnreadable
@@ -43,6 +46,7 @@ class LastResort:
         subjects: Subjects,
         documents: Documents,
         definitions: Definitions,
+        plans: RunPlans,
         driver: Driver,
         dead_letters: DeadLetters,
     ) -> None:
@@ -50,6 +54,7 @@ class LastResort:
         self._subjects = subjects
         self._documents = documents
         self._definitions = definitions
+        self._plans = plans
         self._driver = driver
         self._dead_letters = dead_letters
 
@@ -103,10 +108,12 @@ class LastResort:
         return None
 
     async def _plan(self, run: RunDocument) -> Plan | None:
-        try:
+        """Return the run's plan, without what its planners have planned if that is damaged."""
+        with contextlib.suppress(StoredUnreadable):
+            return await self._plans.of_run(run)
+        with contextlib.suppress(StoredUnreadable):
             return await self._definitions.plan(run.workflow, run.definition)
-        except StoredUnreadable:
-            return None
+        return None
 
 
 def _ended(

@@ -33,6 +33,7 @@ from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
 from treadle.engine.lanes import Lanes
 from treadle.engine.pending import Pending
+from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
@@ -73,6 +74,7 @@ class Runs:
         documents: Documents,
         registers: Registers,
         definitions: Definitions,
+        plans: RunPlans,
         steps: Steps,
         driver: Driver,
         inputs: Inputs,
@@ -83,6 +85,7 @@ class Runs:
         self._documents = documents
         self._registers = registers
         self._definitions = definitions
+        self._plans = plans
         self._steps = steps
         self._driver = driver
         self._inputs = inputs
@@ -347,6 +350,7 @@ class Runs:
                 is_queued, behind = ahead is not None, ahead.run if ahead else ""
                 run = request(plan, event, moment, domain, is_queued=is_queued, behind=behind)
             elif plan is not None:
+                plan = await self._plans.after(plan, run, event)
                 run = apply(plan, run, event, moment)
             else:
                 run = without_definition(run, moment)
@@ -375,7 +379,7 @@ class Runs:
     async def _plan(self, version: Version | None) -> Plan | None:
         if version is None:
             return None
-        return await self._definitions.plan(version.run.workflow, version.run.definition)
+        return await self._plans.of_run(version.run)
 
     async def _later(self, pending: Pending) -> None:
         # A document that cannot be stored, in a full stream, is no run that was never requested.

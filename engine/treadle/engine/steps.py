@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TypeGuard
 
 from treadle.engine.core import effects
-from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live, lost
+from treadle.engine.core.advance import Placed, RegisterEvent, Work, advance, is_live, lost
 from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.maps import is_under_way
@@ -27,6 +27,7 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.inbox import Inbox
 from treadle.engine.pauses import Pauses
+from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
 from treadle.sdk import failpoints
@@ -48,7 +49,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import missing
-from treadle.sdk.subjects import RegisterAddress
+from treadle.sdk.subjects import RegisterAddress, step_of
 
 Fact = StepEnded | StepParked | StepResumed
 
@@ -74,6 +75,7 @@ class Steps:
         registers: Registers,
         documents: Documents,
         definitions: Definitions,
+        plans: RunPlans,
         timers: Timers,
         inbox: Inbox,
         pauses: Pauses,
@@ -81,6 +83,7 @@ class Steps:
         self._registers = registers
         self._documents = documents
         self._definitions = definitions
+        self._plans = plans
         self._timers = timers
         self._inbox = inbox
         self._pauses = pauses
@@ -123,10 +126,9 @@ class Steps:
         register = placed.register
         assert is_live(register)
         task = task_of(register)
-        plan = await self._definitions.plan(task.workflow, task.definition)
-        if plan is None:
+        step = await self._step(address, task)
+        if step is None:
             return Answer.LATER
-        step = plan.work(address.step)
         newest = await self._newest(address, event)
         is_paused = await self._pauses.holds(address.run)
         new = advance(step, placed, event, moment, newest, is_paused=is_paused)
@@ -220,10 +222,9 @@ class Steps:
         message = await self._inbox.newest(address)
         while message is not None and _waits(placed.register):
             task = task_of(placed.register)
-            plan = await self._definitions.plan(task.workflow, task.definition)
-            if plan is None:
+            step = await self._step(address, task)
+            if step is None:
                 return placed
-            step = plan.work(address.step)
             is_paused = await self._pauses.holds(address.run)
             new = advance(step, placed, message.event, message.moment, is_paused=is_paused)
             if new is placed.register:
@@ -302,6 +303,19 @@ class Steps:
                 continue
             assert not isinstance(outcome, Conflict)
             standing = outcome.placed
+
+    async def _step(self, address: RegisterAddress, task: Task) -> Work | None:
+        """Return the step under the definition of its task; None if it cannot be found now."""
+        plan = await self._definitions.plan(task.workflow, task.definition)
+        if plan is None or step_of(address.step) in plan.steps:
+            return None if plan is None else plan.work(address.step)
+        # A planner has planned it; a document in memory may be older than that.
+        for look in (self._documents.get, self._documents.read):
+            version = await look(address.run)
+            plan = await self._plans.of_run(version.run) if version else None
+            if plan is not None and step_of(address.step) in plan.steps:
+                return plan.work(address.step)
+        return None
 
     async def _is_active(self, address: RegisterAddress) -> bool:
         version = await self._documents.get(address.run)

@@ -20,9 +20,9 @@ import msgspec
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.waits import used_before
-from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.inputs import Inputs
+from treadle.engine.planned import RunPlans
 from treadle.engine.waiter_log import SKEW_MS, WaiterLog
 from treadle.sdk import conditions, failpoints, matching
 from treadle.sdk.definition import EventStep
@@ -60,11 +60,11 @@ class Waiters:
     """The steps of a namespace that wait for published events."""
 
     def __init__(
-        self, log: WaiterLog, documents: Documents, definitions: Definitions, inputs: Inputs
+        self, log: WaiterLog, documents: Documents, plans: RunPlans, inputs: Inputs
     ) -> None:
         self._log = log
         self._documents = documents
-        self._definitions = definitions
+        self._plans = plans
         self._inputs = inputs
         self._swept = 0
         self._settled: OrderedDict[tuple[str, int, str, bool], None] = OrderedDict()
@@ -156,7 +156,7 @@ class Waiters:
         if version is None or version.run.requested != waiter.request:
             return False
         run = version.run
-        plan = await self._definitions.plan(run.workflow, run.definition)
+        plan = await self._plans.of_run(run)
         step = plan.steps.get(waiter.step) if plan else None
         if plan is None or step is None:
             return False

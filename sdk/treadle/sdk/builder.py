@@ -155,6 +155,38 @@ class Workflow(Generic[InputT]):
             retry=self._parts.retry(path, retry),
         )
 
+    def planner(
+        self,
+        id: str,
+        type: str | None = None,
+        *,
+        max_steps: int = 20,
+        max_depth: int = 0,
+        allowed_tasks: Iterable[str] = (),
+        timeout: Duration = 0,
+        retry: Retry | None = None,
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step whose output is a plan: further steps of its run.
+
+        A worker executes it once, as a task; ``type`` is its task type, by default the id. What
+        waits for it waits for its plan. ``max_steps`` bounds the steps it may add, ``max_depth``
+        the levels of planners in its plan, and ``allowed_tasks`` are the task types that it may
+        use, by default all. A plan that is refused is a failure of the attempt: ``retry``.
+        """
+        path = self._next_path()
+        return self._add(
+            StepRef(self, id),
+            kind="planner",
+            **self._parts.turn(path, turn),
+            type=id if type is None else type,
+            max_steps=max_steps,
+            max_depth=max_depth,
+            allowed_tasks=[*allowed_tasks],
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._parts.retry(path, retry),
+        )
+
     @_may_be_missing("max_iterations")
     def agent_loop(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from treadle.sdk import conditions, wording
 from treadle.sdk.definition import ChoiceStep, WorkflowDefinition
 from treadle.sdk.errors import InvalidId, Problem
-from treadle.sdk.ids import is_id
+from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import BRANCHES_MAX, WORD_CHARS_MAX
 from treadle.sdk.wording import Suggestions
 

@@ -85,6 +85,20 @@ class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=Tru
     """JSON schema of the step's output: one that does not fit fails the step for good."""
 
 
+class PlannerStep(TaskStep, frozen=True, tag="planner", tag_field="kind", kw_only=True):
+    """A task whose output is a plan: further steps of its run.
+
+    The output is ``{"steps": [...], "inputs": {...}}``: docs/planner.md.
+    """
+
+    max_steps: int = 20
+    """Most steps that it may add to a run, those of planners in its plan included."""
+    max_depth: int = 0
+    """Levels of planners that there may be in its plan; 0 is none."""
+    allowed_tasks: tuple[str, ...] = ()
+    """Task types that its plan may use; without any, all."""
+
+
 class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", kw_only=True):
     """A step that iterates until its handler completes it or a bound is reached."""
 
@@ -253,6 +267,7 @@ class MapStep(_StepBase, frozen=True, tag="map", tag_field="kind", kw_only=True)
 
 Step = (
     TaskStep
+    | PlannerStep
     | AgentLoopStep
     | SignalStep
     | EventStep
@@ -263,7 +278,7 @@ Step = (
     | MapStep
 )
 WorkStep = TaskStep | AgentLoopStep
-"""What is one task at a time; it has a task type and a register."""
+"""What is one task at a time, a planner too; it has a task type and a register."""
 TypedStep = TaskStep | AgentLoopStep | MapStep
 """What workers execute; it has a task type."""
 WaitStep = SignalStep | EventStep | ApprovalStep

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import secrets
 
 from treadle.sdk.errors import InvalidId
+from treadle.sdk.identifier import is_id
 
-ID_CHARS_MAX = 64
 _process_nonce = ""
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z")
-
-
-def is_id(text: object) -> bool:
-    """True when the text may be a run id, step id, task type, workflow or signal name."""
-    return isinstance(text, str) and _ID.match(text) is not None
 
 
 def check_id(field: str, text: object) -> str:

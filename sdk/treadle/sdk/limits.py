@@ -45,6 +45,16 @@ ITEMS_MAX = 100_000
 
 PARALLEL_MAX = 1_000
 """Items of one map worked on at once. The run's document names the tasks under way."""
+PLANNERS_DEEP_MAX = 10
+"""Levels of planners below a planner. Each puts its id before those of its plan, of 64 characters
+in all, so that ten is more than fits."""
+
+ALLOWED_TASKS_MAX = 100
+"""Task types that one planner may use: a plan is compared with each."""
+
+PLANNED_INPUT_BYTES_MAX = 32 * 1024
+"""What a plan gives one of its steps. It travels inside the task, beside what earlier steps have
+put out; what is larger is read from where it is."""
 
 SPENDING_MAX = 10**12
 """Tool calls or tokens of one loop. A trillion tokens is more than any run can pay for."""
@@ -126,6 +136,12 @@ RANGES: dict[str, Range] = {
     ),
     "chunk": Range(0, ITEMS_MAX, "it counts items of one task, where 0 lets the engine choose"),
     "tolerated_failures": Range(0, ITEMS_MAX, "it counts items that may fail, where 0 means none"),
+    "max_steps": Range(
+        1, STEPS_MAX - 1, "it bounds the steps a planner may add, and a run has so many at most"
+    ),
+    "max_depth": Range(
+        0, PLANNERS_DEEP_MAX, "it counts levels of planners below this one, where 0 means none"
+    ),
     "quorum": Range(0, STEPS_MAX, "it counts steps of after, where 0 means all of them"),
     "budget_warn_at": _BUDGET,
     "budget_force_at": _BUDGET,

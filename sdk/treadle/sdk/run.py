@@ -22,6 +22,9 @@ StepStatus = Literal[
 """``deciding``: it is the step's turn, and its condition is asked. ``failed`` in a run that goes
 on: the failure is handled."""
 
+OVER: frozenset[str] = frozenset({"completed", "skipped", "failed"})
+"""A step that nothing moves any more, in a run that goes on."""
+
 UNDER_WAY: frozenset[str] = frozenset({"deciding", "active", "parked"})
 
 WAITING = "waiting"

@@ -16,8 +16,9 @@ import msgspec
 
 from treadle.sdk import definition as definition_module
 from treadle.sdk.definition import WorkflowDefinition
-from treadle.sdk.ids import ID_CHARS_MAX
+from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.limits import (
+    ALLOWED_TASKS_MAX,
     APPROVERS_MAX,
     BRANCHES_MAX,
     CONDITION_CHARS_MAX,
@@ -50,11 +51,15 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "approvers": {"maxItems": APPROVERS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
     "over": {"maxLength": WORD_CHARS_MAX},
+    "allowed_tasks": {"maxItems": ALLOWED_TASKS_MAX, "uniqueItems": True},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }
+#: Whose fields a type has too.
+_INHERITED = {"PlannerStep": ("TaskStep",)}
 _ITEMS: dict[str, dict[str, Any]] = {
     "after": _ID,
     "approvers": {"minLength": 1, "maxLength": WORD_CHARS_MAX},
+    "allowed_tasks": _ID,
     "non_retryable": {"minLength": 1, "maxLength": WORD_CHARS_MAX},
 }
 
@@ -68,7 +73,9 @@ def workflow_schema() -> dict[str, Any]:
             of.update(_NARROWER.get(field, {}))
             if field in _ITEMS:
                 of["items"].update(_ITEMS[field])
-            if text := described.get((name, field), described.get(("_StepBase", field))):
+            owners = (name, *_INHERITED.get(name, ()), "_StepBase")
+            texts = (described.get((owner, field), "") for owner in owners)
+            if text := next(filter(None, texts), ""):
                 of["description"] = text
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -22,6 +22,7 @@ from treadle.sdk.definition import (
     ChoiceStep,
     EventStep,
     MapStep,
+    PlannerStep,
     RespondStep,
     Retry,
     SignalStep,
@@ -36,6 +37,7 @@ from treadle.sdk.wording import Suggestions
 
 STEP_KINDS: dict[str, type[Step]] = {
     "task": TaskStep,
+    "planner": PlannerStep,
     "agent_loop": AgentLoopStep,
     "signal": SignalStep,
     "event": EventStep,
@@ -72,6 +74,7 @@ _ALSO_CALLED = {
     **dict.fromkeys(("switch", "branch", "route", "if"), "choice"),
     **dict.fromkeys(("response", "reply", "return"), "respond"),
     **dict.fromkeys(("agent", "loop"), "agent_loop"),
+    **dict.fromkeys(("plan", "dynamic"), "planner"),
     **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
     **dict.fromkeys(("foreach", "for_each", "fanout", "fan_out"), "map"),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),

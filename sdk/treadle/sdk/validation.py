@@ -31,7 +31,7 @@ from treadle.sdk.definition import (
 )
 from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
 from treadle.sdk.graph import problems_of_edges
-from treadle.sdk.ids import is_id
+from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import (
     APPROVERS_MAX,
     CONDITION_CHARS_MAX,
@@ -43,6 +43,7 @@ from treadle.sdk.limits import (
     WORD_CHARS_MAX,
 )
 from treadle.sdk.payload import encode
+from treadle.sdk.planners import problems_of_planners
 from treadle.sdk.rfc3339 import moment_ms
 from treadle.sdk.structure import Structure
 
@@ -94,6 +95,7 @@ def _meaning(definition: WorkflowDefinition) -> list[Problem]:
     for i, step in enumerate(definition.steps):
         problems += _step(step, wording.item("steps", i))
     problems += _duplicates(definition.steps)
+    problems += problems_of_planners(definition)
     problems += problems_of_edges(definition)
     problems += choices.problems_of_names(definition)
     return problems

@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     FromSteps,
     Register,
 )
+from treadle.sdk.shape import assembled
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects
 
@@ -52,6 +53,9 @@ class InputReader:
         )
         if source.single:
             return parts[0]
+        if source.shape is not None:
+            values = dict(zip(source.steps, map(bytes, parts), strict=True))
+            return msgspec.Raw(assembled(source.shape, values))
         return msgspec.Raw(msgspec.json.encode(dict(zip(source.steps, parts, strict=True))))
 
     async def _from_step(

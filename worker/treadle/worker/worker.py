@@ -31,7 +31,8 @@ from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.wire import Message
 from treadle.sdk.errors import HandlerError
-from treadle.sdk.ids import ID_CHARS_MAX, check_id
+from treadle.sdk.identifier import ID_CHARS_MAX
+from treadle.sdk.ids import check_id
 from treadle.sdk.messages import CancelNotice, WorkerPresence
 from treadle.sdk.namespace import find_namespace
 from treadle.sdk.presence import host_id

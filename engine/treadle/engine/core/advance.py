@@ -3,6 +3,7 @@
     Task ──continue──> Task | Delayed | Sleeping      the next iteration
     Task ──wait──────> Parked(waits) | Task           the next iteration, when it is time
     Task ──complete──> Ended(completed) | Task        the next iteration, if a message is unseen
+                                                      an unsound plan is a failure
     Task ──fail──────> Task | Delayed | Sleeping      the next attempt, or Ended(failed)
     Task ──lost──────> Task | Delayed                 the next attempt, or Ended(failed)
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
@@ -55,6 +56,7 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
+from treadle.sdk.planned import judged
 from treadle.sdk.spending import NOTHING, Spent
 
 DELAY_MS_MAX = DURATION_S_MAX * 1000
@@ -117,7 +119,7 @@ def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest:
         case StepContinued() | StepWaiting() | StepCompleted() | StepFailed() | TaskLost():
             if event.token != at.sequence or not isinstance(register, Task):
                 return register
-            return _settled(step, register, event, moment, newest)
+            return _settled(step, register, judged(step, event), moment, newest)
         case _:
             assert_never(event)
 

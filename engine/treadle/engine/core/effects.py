@@ -201,7 +201,7 @@ def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:
     commands = [
         EndRegister(step_id, failure)
         for step_id, entry in run.steps.items()
-        if entry.status == "cancelled" and isinstance(plan.steps[step_id], WorkStep)
+        if entry.status == "cancelled" and isinstance(plan.steps.get(step_id), WorkStep)
     ]
     for step_id in run.maps:
         if run.steps[step_id].status in ("cancelled", "failed"):

@@ -20,7 +20,9 @@ from treadle.sdk import schema_check
 from treadle.sdk.messages import Failure
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument
+from treadle.sdk.shape import leaves
 
 Schema = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ def misfit(kind: str, what: str, schema: Schema | None, value: object) -> Failur
 
 def result_misfit(plan: Plan, run: RunDocument, outputs: Mapping[str, object]) -> Failure | None:
     """Return the failure of a run whose result does not fit, given the outputs it is made of."""
-    steps, is_single = outcome_of(plan.definition, run)
+    steps, is_single = outcome_of(plan.own, run)
     result = outputs[steps[0].id] if is_single else outputs
     schema = plan.definition.output_schema
     return misfit("invalid_output", "the run's result", schema, result)
@@ -43,8 +45,9 @@ def result_misfit(plan: Plan, run: RunDocument, outputs: Mapping[str, object]) -
 
 def too_large(plan: Plan, run: RunDocument) -> Failure | None:
     """Return the failure of a run whose result is declared, and longer than is looked at."""
-    sizes = ((s.id, run.maps.get(s.id)) for s in outcome_of(plan.definition, run).steps)
-    for name, state in sizes:
+    shapes = (result_of(plan.plans, run, step.id) for step in outcome_of(plan.own, run).steps)
+    names = (name for shape in shapes for name in leaves(shape))
+    for name, state in ((name, run.maps.get(name)) for name in names):
         if state is not None and state.size_bytes > PAYLOAD_BYTES_MAX:
             text = (
                 f"the output of map {name!r} has {state.size_bytes} bytes, and a result that is "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
 
 from treadle.sdk.definition import (
@@ -11,6 +11,7 @@ from treadle.sdk.definition import (
     ChoiceStep,
     EventStep,
     MapStep,
+    PlannerStep,
     RespondStep,
     SignalStep,
     SleepStep,
@@ -19,6 +20,8 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
     WorkStep,
 )
+from treadle.sdk.given import Graph
+from treadle.sdk.planned import Planned
 from treadle.sdk.subjects import step_of
 
 DELAY_BY_WORKER_MS_MAX = 30_000
@@ -26,38 +29,47 @@ DELAY_BY_WORKER_MS_MAX = 30_000
 pending list, and schedules are only 0 to 250 ms late, which no long delay feels."""
 
 
-class Plan:
-    """An immutable view of one definition: steps by id, what follows each, timers."""
+class Plan(Graph):
+    """An immutable view of one definition: steps by id, what follows each, timers.
+
+    Of a run whose planners have planned, the definition is extended by ``plans``, by planner.
+    """
 
     __slots__ = (
-        "compensations",
-        "definition",
         "followers",
-        "handles",
         "has_decisions",
+        "has_planners",
         "hash",
         "may_set_timers",
         "order",
+        "positions",
         "roots",
-        "steps",
         "waited_before",
     )
 
-    def __init__(self, definition: WorkflowDefinition, content_hash: str) -> None:
-        self.definition = definition
+    def __init__(
+        self,
+        definition: WorkflowDefinition,
+        content_hash: str,
+        plans: Mapping[str, Planned] | None = None,
+        positions: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(definition, plans)
         self.hash = content_hash
-        self.steps: dict[str, Step] = {step.id: step for step in definition.steps}
-        self.handles: dict[str, tuple[str, ...]] = {}
-        """By a step that starts when others fail: which."""
+        self.positions: Mapping[str, int] = positions or {}
+        """By a planner that has planned: the sequence at which its plan is stored."""
+        self.has_planners = any(isinstance(step, PlannerStep) for step in definition.steps)
         waiting: dict[str, list[Step]] = {step.id: [] for step in definition.steps}
         for step in definition.steps:
-            if step.on_failure:
-                self.handles[step.on_failure] = (*self.handles.get(step.on_failure, ()), step.id)
             for other in step.after:
                 waiting[other].append(step)
         for step in definition.steps:
             if step.on_failure:
                 waiting[step.id].append(self.steps[step.on_failure])
+        for planner, plan in self.plans.items():
+            # What waits for the planner waits for these; a planner comes before those it planned.
+            for end in (*plan.last, *plan.handlers):
+                waiting[end].extend(self._outside(planner, waiting[planner]))
         self.followers: dict[str, tuple[Step, ...]] = {
             step_id: tuple(steps) for step_id, steps in waiting.items()
         }
@@ -66,11 +78,7 @@ class Plan:
             is_decided(step) for step in definition.steps
         )
         """Something has to be asked of stored values, at the turn of a step or at the end."""
-        self.compensations = {
-            step.compensate: step.id for step in definition.steps if step.compensate
-        }
-        """By a step that undoes another one: which."""
-        self.order = {step_id: place for place, step_id in enumerate(_sorted(definition))}
+        self.order = {step_id: place for place, step_id in enumerate(self._sorted())}
         """Each step's place in an order in which none comes before what it waits for."""
         self.roots = tuple(
             step
@@ -94,6 +102,9 @@ class Plan:
             if name not in before:
                 before.add(name)
                 left.extend(self.steps[name].after)
+                # The plan of a planner is before what waits for it, and not before its own steps.
+                if name in self.plans and self.planner_of.get(step.id) != name:
+                    left.extend((*self.plans[name].last, *self.plans[name].handlers))
         for name in sorted(before):
             other = self.steps[name]
             if isinstance(other, EventStep) and other.event == step.event:
@@ -111,17 +122,25 @@ class Plan:
             raise KeyError(step_id)
         return step
 
+    def outside(self, planner: str) -> tuple[Step, ...]:
+        """Return what follows a planner and is no step of its plan."""
+        return tuple(self._outside(planner, self.followers[planner]))
+
+    def _outside(self, planner: str, followers: Iterable[Step]) -> list[Step]:
+        return [step for step in followers if self.planner_of.get(step.id) != planner]
+
+    def _sorted(self) -> tuple[str, ...]:
+        after = {step.id: set(step.after) for step in self.definition.steps}
+        for planner, plan in self.plans.items():
+            for step in self.outside(planner):
+                after[step.id].update(plan.last, plan.handlers)
+        return tuple(TopologicalSorter(after).static_order())
+
 
 def is_decided(step: Step) -> bool:
     """True if something is asked of stored values before the step begins."""
     has_schema = isinstance(step, WorkStep) and step.input_schema is not None
     return bool(step.when) or isinstance(step, ChoiceStep | MapStep) or has_schema
-
-
-def _sorted(definition: WorkflowDefinition) -> tuple[str, ...]:
-    return tuple(
-        TopologicalSorter({step.id: step.after for step in definition.steps}).static_order()
-    )
 
 
 def _may_set_timers(step: Step) -> bool:

@@ -17,11 +17,10 @@ from typing import Literal
 
 from treadle.engine.core.plan import Plan
 from treadle.sdk.definition import Step
-from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.plans import failed_in, standing
+from treadle.sdk.run import OVER, RunDocument, StepStatus
 
 Turn = Literal["wait", "start", "skip", "fail"]
-
-_OVER = frozenset({"completed", "skipped", "failed"})
 
 
 def turn_of(plan: Plan, run: RunDocument, step: Step) -> Turn:
@@ -29,58 +28,63 @@ def turn_of(plan: Plan, run: RunDocument, step: Step) -> Turn:
     if step.id in plan.compensations:
         return "wait"  # Its turn comes when the run will not complete: undoing.py.
     if step.id in plan.handles:
-        return _of_handler(run, plan.handles[step.id])
+        return _of_handler(_statuses(plan, run, step, plan.handles[step.id]))
     if step.quorum:
         return _of_quorum(plan, run, step)
-    return _of_all(run, step)
+    return _of_all(_statuses(plan, run, step, step.after))
 
 
 def is_handled(plan: Plan, step: Step) -> bool:
     """True when a run goes on after a step has failed for good."""
     if step.on_failure:
         return True
-    followers = plan.followers[step.id]
-    return bool(followers) and all(follower.quorum for follower in followers)
+    followers = plan.outside(step.id) if step.id in plan.plans else plan.followers[step.id]
+    if followers and all(follower.quorum for follower in followers):
+        return True
+    # A failure in a plan is one of its planner.
+    planner = plan.planner_of.get(step.id)
+    return planner is not None and is_handled(plan, plan.steps[planner])
 
 
 def unmet(plan: Plan, run: RunDocument, step: Step) -> str:
     """Return the failed step that keeps a quorum from being reached; '' if none did."""
     for other in step.after:
-        entry = run.steps.get(other)
-        if entry and entry.status == "failed" and not plan.steps[other].on_failure:
-            return other
+        if plan.steps[other].on_failure:
+            continue
+        if standing(plan.plans, run, other) == "failed":
+            return failed_in(plan.plans, run, other)
     return ""
 
 
-def _of_handler(run: RunDocument, handled: tuple[str, ...]) -> Turn:
-    entries = _entries(run, handled)
-    if any(entry and entry.status == "failed" for entry in entries):
+def _of_handler(statuses: list[StepStatus]) -> Turn:
+    if "failed" in statuses:
         return "start"
-    return "skip" if all(_is_over(entry) for entry in entries) else "wait"
+    return "skip" if OVER.issuperset(statuses) else "wait"
 
 
-def _of_all(run: RunDocument, step: Step) -> Turn:
-    statuses = {entry.status if entry else "waiting" for entry in _entries(run, step.after)}
+def _of_all(statuses: list[StepStatus]) -> Turn:
     if "failed" in statuses:
         return "skip"
-    if statuses - _OVER:
+    if not OVER.issuperset(statuses):
         return "wait"
     return "start" if "completed" in statuses or not statuses else "skip"
 
 
 def _of_quorum(plan: Plan, run: RunDocument, step: Step) -> Turn:
-    entries = _entries(run, step.after)
-    completed = sum(entry is not None and entry.status == "completed" for entry in entries)
+    statuses = _statuses(plan, run, step, step.after)
+    completed = statuses.count("completed")
     if completed >= step.quorum:
         return "start"
-    if completed + sum(not _is_over(entry) for entry in entries) >= step.quorum:
+    if completed + sum(status not in OVER for status in statuses) >= step.quorum:
         return "wait"
     return "fail" if unmet(plan, run, step) else "skip"
 
 
-def _entries(run: RunDocument, step_ids: tuple[str, ...]) -> list[StepEntry | None]:
-    return [run.steps.get(step_id) for step_id in step_ids]
-
-
-def _is_over(entry: StepEntry | None) -> bool:
-    return entry is not None and entry.status in _OVER
+def _statuses(
+    plan: Plan, run: RunDocument, step: Step, step_ids: tuple[str, ...]
+) -> list[StepStatus]:
+    # The steps of a plan wait for the planner itself, everybody else for the whole plan.
+    planner = plan.planner_of.get(step.id)
+    return [
+        standing({} if step_id == planner else plan.plans, run, step_id) for step_id in step_ids
+    ]

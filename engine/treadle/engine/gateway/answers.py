@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from treadle.engine.gateway import replies
 from treadle.sdk.client.deciding import input_of
+from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
@@ -34,10 +35,10 @@ async def answer_of(store: Store, document: RunDocument) -> Response | None:
     """Return the response of a run; None if it has not given it yet."""
     run = document.run
     if document.responded:
-        definition = await store.definition(document.workflow, document.definition)
-        step = definition.step(document.responded) if definition else None
-        if definition is not None and isinstance(step, RespondStep):
-            body = await input_of(store, document, definition, step)
+        graph = await graph_of(store, document)
+        step = graph.steps.get(document.responded) if graph else None
+        if graph is not None and isinstance(step, RespondStep):
+            body = await input_of(store, document, graph, step)
             return replies.raw(step.status, bytes(body), run, step.headers)
     if document.status == "completed":
         return replies.raw(200, bytes(await output_of(store, document)), run, {})

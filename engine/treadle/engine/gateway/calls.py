@@ -18,7 +18,8 @@ from treadle.engine.gateway.secret import SecretMissing, secrets_at
 from treadle.sdk.client.requests import cancel, requested
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import RunConflict
-from treadle.sdk.ids import is_id, new_run_id
+from treadle.sdk.identifier import is_id
+from treadle.sdk.ids import new_run_id
 from treadle.sdk.log_fields import spaced
 from treadle.sdk.triggers.naming import TRIGGER_KEY, delivery_run_id
 from treadle.sdk.triggers.signatures import ID_CHARS_MAX

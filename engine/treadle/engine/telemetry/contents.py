@@ -13,9 +13,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from treadle.engine.core.given import before_of, failed_before
 from treadle.engine.core.plan import Plan
-from treadle.engine.inputs import join_object
 from treadle.engine.telemetry.transcript import Attributes, Entry, Transcript, values
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.event import decode_event
@@ -23,6 +21,7 @@ from treadle.sdk.client.result import step_output
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import SignalStep, Step
 from treadle.sdk.errors import InvariantError, StoredUnreadable
+from treadle.sdk.given import failed_before, given_by, shape_of
 from treadle.sdk.messages import (
     RunRequested,
     SignalReceived,
@@ -32,7 +31,9 @@ from treadle.sdk.messages import (
     StepWaiting,
 )
 from treadle.sdk.outcome import outcome_of
+from treadle.sdk.plans import result_of
 from treadle.sdk.run import UNDER_WAY, RunDocument
+from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing import content, ids, names
 from treadle.sdk.tracing.fold import RunFold
@@ -148,7 +149,7 @@ class Contents:
 
     async def of_document(self, fold: RunFold, run: RunDocument, spans: list[Span]) -> list[Span]:
         """Return the spans that a document has given rise to, with what went in and came out."""
-        plan = Plan(fold.definition, run.definition)
+        plan = Plan(fold.definition, run.definition, fold.plans)
         found: list[Span] = []
         for span in spans:
             if names.RUN_STATUS in span.attributes:
@@ -167,8 +168,9 @@ class Contents:
         given = await self._payload(run.requested)
         returned = None
         if run.status == "completed":
-            last = [step.id for step in outcome_of(plan.definition, run).steps]
-            returned = await self._outputs(plan, run, last)
+            steps, is_single = outcome_of(plan.own, run)
+            shapes = {step.id: result_of(plan.plans, run, step.id) for step in steps}
+            returned = await self._outputs(plan, run, shapes[steps[0].id] if is_single else shapes)
         return _values(given, returned)
 
     async def _of_step(self, plan: Plan, run: RunDocument, step: Step) -> Attributes:
@@ -177,27 +179,22 @@ class Contents:
             return _values(None, returned)
         if failed := failed_before(plan, run, step):
             return _values(msgspec.json.encode(failed), returned)
-        if not (before := before_of(plan, step)):
+        shape = shape_of(plan, run, step)
+        if shape is None:
             return _values(await self._payload(run.requested), returned)
-        return _values(await self._outputs(plan, run, before), returned)
+        return _values(await self._outputs(plan, run, shape), returned)
 
-    async def _outputs(
-        self, plan: Plan, run: RunDocument, of: list[str] | tuple[str, ...]
-    ) -> bytes | None:
-        """Return the output of a step, or an object of those of several, as JSON."""
+    async def _outputs(self, plan: Plan, run: RunDocument, shape: Shape) -> bytes | None:
+        """Return the outputs of steps, put together, as JSON."""
         found: dict[str, bytes] = {}
-        left = list(of)
+        left = list(leaves(shape))
         while left and sum(map(len, found.values())) < _INPUTS_BYTES_MAX:
-            name = left.pop(0)
-            output = await self._output(run, plan.steps[name])
+            leaf = left.pop(0)
+            output = given_by(plan, leaf) or await self._output(run, plan.steps[leaf])
             if output is None:
                 return None
-            found[name] = output
-        if len(of) == 1:
-            return found[of[0]]
-        for name in left:
-            found[name] = b'"[cut]"'
-        return join_object(found)
+            found[leaf] = output
+        return assembled(shape, found | dict.fromkeys(left, b'"[cut]"'))
 
     async def _output(self, run: RunDocument, step: Step) -> bytes | None:
         entry = run.steps.get(step.id)

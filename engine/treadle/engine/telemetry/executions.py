@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.telemetry.instruments import Point
-from treadle.sdk.definition import TypedStep
+from treadle.sdk.definition import PlannerStep, TypedStep
 from treadle.sdk.messages import (
     Event,
     Settled,
+    StepCompleted,
     StepFailed,
     TaskLost,
 )
+from treadle.sdk.planned import extended, judged, own_of
 from treadle.sdk.subjects import step_of
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
@@ -37,6 +39,8 @@ class Executions:
     """One run's."""
 
     plan: Plan
+    _outputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Plans, by planner."""
     _steps: dict[str, _Step] = field(default_factory=dict[str, _Step])
 
     def event(self, event: Event, at_us: int) -> list[Point]:
@@ -50,9 +54,14 @@ class Executions:
         if event.token <= state.token:
             return []
         state.token = event.token
+        event = judged(step, event)
+        if isinstance(step, PlannerStep) and isinstance(event, StepCompleted):
+            self._outputs[step.id] = bytes(event.output)
+            found = extended(own_of(self.plan.definition, self.plan.plans), self._outputs)
+            self.plan = Plan(found.definition, self.plan.hash, found.plans)
         base = {
             names.WORKFLOW: self.plan.definition.name,
-            names.STEP: step.id,
+            names.STEP: self.plan.label_of(step.id),
             names.TASK_TYPE: step.type,
         }
         points = _duration(event, at_us, base)

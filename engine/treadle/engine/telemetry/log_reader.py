@@ -14,11 +14,15 @@ import msgspec
 
 from treadle.engine.core.plan import Plan
 from treadle.engine.definitions import Definitions
+from treadle.engine.inputs import Outputs
+from treadle.engine.planned import RunPlans
+from treadle.engine.registers import Registers
 from treadle.sdk.bus.acks import Stored
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import Event, RunRequested
+from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read as read_stored
 from treadle.sdk.subjects import Subjects
 
@@ -51,6 +55,7 @@ class LogReader:
         self._js = js
         self._subjects = subjects
         self._definitions = Definitions(js, subjects)
+        self._plans = RunPlans(self._definitions, Registers(js, subjects), Outputs(0))
 
     async def cursor(self, name: str, decoder: msgspec.json.Decoder[C]) -> tuple[C, int] | None:
         """Return a stored cursor and when it was stored, in ms; None if there is none to read."""
@@ -91,6 +96,13 @@ class LogReader:
             return await self._definitions.plan(workflow, content_hash)
         except StoredUnreadable:
             return None
+
+    async def plan_of(self, run: RunDocument) -> Plan | None:
+        """Return a run's plan, with what its planners have planned as far as it can be read."""
+        try:
+            return await self._plans.of_run(run)
+        except StoredUnreadable:
+            return await self.plan(run.workflow, run.definition)
 
     async def history(self, run: str, before: int) -> list[Stored]:
         """Return the run's events before a sequence."""

@@ -192,7 +192,7 @@ class Metering:
             document = read_stored(_documents, stored)
         except StoredUnreadable:
             return  # Of a later version, or damaged: what it tells does not count here.
-        plan = await self._log.plan(document.workflow, document.definition)
+        plan = await self._log.plan_of(document)
         self._instruments.record(
             self._standing.document(document, plan, stored.time_us, is_old=is_old)
         )

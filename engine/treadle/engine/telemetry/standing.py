@@ -57,8 +57,9 @@ class Standing:
         for name, entry in run.steps.items():
             if entry.ended_ms and name in steps and name not in known.closed:
                 known.closed.add(name)
-                if entry.ended_ms >= since_ms:
-                    points.extend(_step_ended(known.workflow, steps[name], entry))
+                if entry.ended_ms >= since_ms and plan is not None:
+                    label = plan.label_of(name)
+                    points.extend(_step_ended(known.workflow, label, steps[name], entry))
         self._move(known, run, steps)
         if run.is_terminal:
             self._forget(run.run)
@@ -126,8 +127,8 @@ class Standing:
             self._over.popitem(last=False)
 
 
-def _step_ended(workflow: str, step: Step, entry: StepEntry) -> list[Point]:
-    base = {names.WORKFLOW: workflow, names.STEP: step.id}
+def _step_ended(workflow: str, label: str, step: Step, entry: StepEntry) -> list[Point]:
+    base = {names.WORKFLOW: workflow, names.STEP: label}
     duration_s = max(0, entry.ended_ms - entry.started_ms) / 1e3
     attributes = base | {
         names.STEP_KIND: str(step.__struct_config__.tag),

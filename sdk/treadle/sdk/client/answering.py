@@ -18,10 +18,12 @@ from treadle.sdk.asks import Ask, Reply, answer_id
 from treadle.sdk.client import deciding, requests, sending
 from treadle.sdk.client.deciding import check_same
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
-from treadle.sdk.definition import AgentLoopStep, ApprovalStep, WorkflowDefinition
+from treadle.sdk.definition import AgentLoopStep, ApprovalStep
 from treadle.sdk.errors import RunConflict, StoredUnreadable, UserError, sentence
+from treadle.sdk.given import Graph
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -32,6 +34,7 @@ from treadle.sdk.messages import (
     StepWaiting,
     Task,
 )
+from treadle.sdk.planners import has_planners
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
 
 READS_AT_ONCE = 64
@@ -65,7 +68,7 @@ class _Place(msgspec.Struct, frozen=True):
     step: str
     type: str
     """Of a loop; empty for an approval."""
-    definition: WorkflowDefinition
+    graph: Graph
 
 
 async def pending(store: Store, run: str | None) -> list[PendingAsk]:
@@ -119,7 +122,7 @@ async def _places(
 
     The document follows the register: of one run the register is looked at in any case.
     """
-    definitions: dict[tuple[str, str], WorkflowDefinition | None] = {}
+    graphs: dict[tuple[str, str], Graph | None] = {}
     for document in documents:
         if document.is_terminal:
             continue
@@ -128,21 +131,24 @@ async def _places(
         if not (live or active):
             continue
         key = (document.workflow, document.definition)
-        if key not in definitions:
+        if key not in graphs:
             try:
-                definitions[key] = await store.definition(*key)
+                definition = await store.definition(*key)
             except StoredUnreadable:
                 if is_exact:
                     raise
-                definitions[key] = None
-        definition = definitions[key]
-        if definition is None:
+                definition = None
+            graphs[key] = Graph(definition) if definition else None
+        graph = graphs[key]
+        if graph is not None and has_planners(graph.definition):
+            graph = await graph_of(store, document)
+        if graph is None:
             continue
-        for step in definition.steps:
+        for step in graph.steps.values():
             if isinstance(step, AgentLoopStep) and step.id in live:
-                yield _Place(document, step.id, step.type, definition)
+                yield _Place(document, step.id, step.type, graph)
             if isinstance(step, ApprovalStep) and step.id in active:
-                yield _Place(document, step.id, "", definition)
+                yield _Place(document, step.id, "", graph)
 
 
 def _may_wait(entry: StepEntry, *, is_exact: bool) -> bool:
@@ -171,9 +177,9 @@ async def _asks(store: Store, place: _Place, *, is_exact: bool) -> list[PendingA
 
 async def _approval(store: Store, place: _Place) -> PendingAsk:
     """Return what an approval step asks, with the input of the step."""
-    document, step = place.document, place.definition.step(place.step)
+    document, step = place.document, place.graph.steps[place.step]
     assert isinstance(step, ApprovalStep)
-    given = await deciding.input_of(store, document, place.definition, step)
+    given = await deciding.input_of(store, document, place.graph, step)
     ask = ask_of(step, document.steps[step.id].started_ms, given)
     return PendingAsk(run=document.run, workflow=document.workflow, step=step.id, ask=ask)
 

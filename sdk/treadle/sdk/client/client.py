@@ -28,6 +28,7 @@ from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
+from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
@@ -353,10 +354,10 @@ class Client:
             return asked.ask.input
         document = await requests.require(self._store, asked.run)
         if document is not None and not asked.ask.tool:
-            definition = await self._store.definition(document.workflow, document.definition)
-            step = definition.step(asked.step) if definition else None
-            if definition is not None and isinstance(step, ApprovalStep):
-                return await deciding.input_of(self._store, document, definition, step)
+            graph = await graph_of(self._store, document)
+            step = graph.steps[asked.step] if graph else None
+            if graph is not None and isinstance(step, ApprovalStep):
+                return await deciding.input_of(self._store, document, graph, step)
         domain = document.domain if document else MAIN_DOMAIN
         hash = asked.ask.args_hash
         return await whole_input(self._store, asked.run, asked.step, domain, hash)

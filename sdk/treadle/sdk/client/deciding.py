@@ -7,7 +7,6 @@ which says who was first.
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 import msgspec
@@ -16,13 +15,14 @@ from treadle.sdk import approvals
 from treadle.sdk.asks import Reply
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.client.result import step_output
+from treadle.sdk.client.planned import graph_of
+from treadle.sdk.client.result import put_together
 from treadle.sdk.client.sending import append
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
-from treadle.sdk.definition import ApprovalStep, Step, WorkflowDefinition
+from treadle.sdk.definition import ApprovalStep, Step
 from treadle.sdk.errors import InvariantError, RunConflict, UserError
-from treadle.sdk.failed_step import FailedStep
+from treadle.sdk.given import Graph, failed_before, shape_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import MessageSent
@@ -46,10 +46,8 @@ async def approval_step(
     document = await requests.require(store, run)
     if document is None:
         return None
-    definition = await store.definition(document.workflow, document.definition)
-    found = (
-        next((each for each in definition.steps if each.id == step), None) if definition else None
-    )
+    graph = await graph_of(store, document)
+    found = graph.steps.get(step) if graph else None
     return (document, found) if isinstance(found, ApprovalStep) else None
 
 
@@ -92,27 +90,18 @@ def check_same(run: str, reply: Reply, earlier: Reply) -> None:
         )
 
 
-async def input_of(
-    store: Store, document: RunDocument, definition: WorkflowDefinition, step: Step
-) -> msgspec.Raw:
+async def input_of(store: Store, document: RunDocument, graph: Graph, step: Step) -> msgspec.Raw:
     """Return the input of a step that has begun, as JSON."""
-    for other in definition.steps:
-        entry = document.steps.get(other.id)
-        if other.on_failure == step.id and entry and entry.status == "failed" and entry.failure:
-            return msgspec.Raw(msgspec.json.encode(FailedStep(other.id, entry.failure)))
-    undone = [other for other in definition.steps if other.compensate == step.id]
-    before = undone or [definition.step(name) for name in step.after]
-    if not before:
+    if failed := failed_before(graph, document, step):
+        return msgspec.Raw(msgspec.json.encode(failed))
+    shape = shape_of(graph, document, step)
+    if shape is None:
         stored = await store.event(document.requested)
         event = decode_event(stored.data) if stored else None
         if stored is None or not isinstance(event, Carrier):
             raise InvariantError(f"the request of run {document.run!r} is gone")
         return handed_on(event, stored.time_ms)
-    outputs = await asyncio.gather(*(step_output(store, document, each) for each in before))
-    if len(before) == 1:
-        return outputs[0]
-    named = {each.id: raw for each, raw in zip(before, outputs, strict=True)}
-    return msgspec.Raw(msgspec.json.encode(named))
+    return await put_together(store, document, graph, shape)
 
 
 # ------------------------------------------------------------------ leaves

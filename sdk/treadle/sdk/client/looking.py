@@ -8,6 +8,7 @@ import msgspec
 
 from treadle.sdk.client import requests
 from treadle.sdk.client.living import living
+from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import Held, RunView, damaged_note, of_document, of_request
@@ -27,6 +28,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     registers: dict[str, Held] = {}
     """Of steps that are active, parked or cancelled."""
     presence: tuple[WorkerPresence, ...] = ()
+    definition: WorkflowDefinition | None = None
+    """With what the run's planners have planned; None if it is not registered."""
 
 
 async def look(store: Store, run: str) -> Look:
@@ -40,15 +43,21 @@ async def look(store: Store, run: str) -> Look:
         definition = await store.definition(event.workflow, event.definition)
         presence = tuple(await living(store, definition, MAIN_DOMAIN))
         view = of_request(run, event, time_ms, definition, presence)
-        return Look(view=view, presence=presence)
-    definition = await store.definition(document.workflow, document.definition)
+        return Look(view=view, presence=presence, definition=definition)
+    definition = await definition_of(store, document)
     presence = tuple(await living(store, definition, document.domain))
     registers, damaged = await _registers(store, document, definition)
     ahead = await ahead_of(store, document) if document.status == "queued" else None
     view = of_document(document, definition, registers, presence, ahead)
     notes = tuple(damaged_note(run, error) for error in damaged)
     view = msgspec.structs.replace(view, notes=(*notes, *view.notes)) if notes else view
-    return Look(view=view, document=document, registers=registers, presence=presence)
+    return Look(
+        view=view,
+        document=document,
+        registers=registers,
+        presence=presence,
+        definition=definition,
+    )
 
 
 async def _registers(

@@ -18,6 +18,7 @@ import msgspec
 
 from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.raising import raise_past
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import WorkflowDefinition
@@ -295,7 +296,7 @@ async def _stops_again(
     store: Store, document: RunDocument, step: str, request: ResumeRequested
 ) -> RunConflict | None:
     """Return the error if a parked step, resumed so, would be stopped by its bound at once."""
-    definition = await store.definition(document.workflow, document.definition)
+    definition = await definition_of(store, document)
     task_type = getattr(definition.step(step), "type", "") if definition else ""
     held = await store.register(document.run, step, task_type, document.domain)
     if held is None or not isinstance(held.register, Parked):

@@ -7,14 +7,18 @@ import asyncio
 import msgspec
 
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.planned import definition_of, graph_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import AgentLoopStep, ChoiceStep, MapStep, Step, WaitStep, WorkStep
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
 from treadle.sdk.gathering import Gatherer
+from treadle.sdk.given import Graph, given_by
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import Ended, Failure, MapOutput
 from treadle.sdk.outcome import outcome_of
+from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 from treadle.sdk.subjects import RegisterAddress
 
@@ -34,7 +38,7 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
     entry = document.steps.get(document.failed_step)
     iteration = None
     if entry is not None:
-        definition = await store.definition(document.workflow, document.definition)
+        definition = await definition_of(store, document)
         steps = definition.steps if definition else ()
         plain = {step.id for step in steps if not isinstance(step, AgentLoopStep)}
         is_between = failure.type in BETWEEN_ITERATIONS
@@ -45,19 +49,29 @@ async def failure_of(store: Store, document: RunDocument) -> RunFailed | RunCanc
 
 async def output_of(store: Store, document: RunDocument) -> msgspec.Raw:
     """Return the JSON of a completed run's result: see ``outcome.py``."""
-    definition = await store.definition(document.workflow, document.definition)
-    if definition is None:
+    graph = await graph_of(store, document)
+    if graph is None:
         raise InvariantError(
             f"run {document.run!r} is completed, and version {document.definition} of its "
             f"workflow {document.workflow!r} is gone"
         )
-    steps, is_single = outcome_of(definition, document)
-    outputs = await asyncio.gather(*(step_output(store, document, step) for step in steps))
-    if is_single:
-        return outputs[0]
-    return msgspec.Raw(
-        msgspec.json.encode({step.id: raw for step, raw in zip(steps, outputs, strict=True)})
-    )
+    ends, is_single = outcome_of(graph.own, document)
+    shapes = {step.id: result_of(graph.plans, document, step.id) for step in ends}
+    return await put_together(store, document, graph, shapes[ends[0].id] if is_single else shapes)
+
+
+async def put_together(
+    store: Store, document: RunDocument, graph: Graph, shape: Shape
+) -> msgspec.Raw:
+    """Return the JSON of what is put together from the outputs of steps."""
+
+    async def value(leaf: str) -> bytes:
+        given = given_by(graph, leaf)
+        return given or bytes(await step_output(store, document, graph.steps[leaf]))
+
+    names = list(leaves(shape))
+    values = await asyncio.gather(*(value(name) for name in names))
+    return msgspec.Raw(assembled(shape, dict(zip(names, values, strict=True))))
 
 
 async def step_output(store: Store, document: RunDocument, step: Step) -> msgspec.Raw:

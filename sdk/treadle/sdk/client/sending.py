@@ -16,6 +16,7 @@ import msgspec
 from treadle.sdk import payload
 from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.client.event import decode_event
+from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.requests import requested, require
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import AgentLoopStep
@@ -114,13 +115,13 @@ def _id_of(raw: bytes) -> str | None:
 async def _check_step(store: Store, run: str, document: RunDocument | None, step: str) -> None:
     """Raise ``UserError`` if the run's workflow has no loop of that name."""
     if document is not None:
-        workflow, version = document.workflow, document.definition
+        workflow, definition = document.workflow, await definition_of(store, document)
     else:
         found = await requested(store, run, None)
         if found is None:  # Early signals for a run that nobody has started.
             raise UnknownRun(run)
-        workflow, version = found[0].workflow, found[0].definition
-    definition = await store.definition(workflow, version)
+        workflow = found[0].workflow
+        definition = await store.definition(workflow, found[0].definition)
     if definition is None:
         return
     loops = [each.id for each in definition.steps if isinstance(each, AgentLoopStep)]

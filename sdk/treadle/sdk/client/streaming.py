@@ -16,6 +16,7 @@ import msgspec
 from treadle.sdk import chunks
 from treadle.sdk.bus.jetstream import Stored
 from treadle.sdk.chunks import Chunk
+from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.requests import require
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import no_step
@@ -103,7 +104,7 @@ async def _check_step(store: Store, run: str, document: RunDocument | None, step
     check_id("step", step)
     if document is None:
         return
-    definition = await store.definition(document.workflow, document.definition)
+    definition = await definition_of(store, document)
     known = [each.id for each in definition.steps] if definition else []
     if known and step not in known:
         raise no_step(run, document.workflow, known, step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 MetadataValue = str | bool | int | float
@@ -59,9 +61,12 @@ class FromSteps(msgspec.Struct, frozen=True, tag="steps"):
     single: bool = False
     """True: the output of the only step; false: an object keyed by step id."""
     values: dict[str, msgspec.Raw] = {}
-    """Of a step whose output is stored nowhere else: the output."""
+    """Of a step whose output is stored nowhere else: the output. By leaf of the shape: what a plan
+    gives the step."""
     maps: dict[str, MapOutput] = {}
     """Those of the steps that are maps: the registers of their chunks have the output."""
+    shape: Any = None
+    """How the outputs are put together where it is neither: see ``shape.py``."""
 
 
 TaskInput = Inline | FromRun | FromSteps

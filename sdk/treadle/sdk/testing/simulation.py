@@ -103,10 +103,10 @@ class SimulatedResponse(msgspec.Struct, frozen=True):
 class SimulatedRun:
     """A run at the end of its simulation: it ended, is parked, or waits for a signal."""
 
-    def __init__(self, world: World, plan: Plan, elapsed_s: float) -> None:
+    def __init__(self, world: World, elapsed_s: float) -> None:
         assert world.run is not None
         self._world = world
-        self._plan = plan
+        self._plan = plan = world.plan
         self._document = world.run
         self.status: str = world.run.status
         self.reason: str = world.run.failure.type if world.run.failure else ""
@@ -168,7 +168,7 @@ class SimulatedRun:
                 "Each event of the run, with its time, is in `history` of what simulate returned."
             )
             raise RunFailed(RUN_ID, step, iteration, failure, hint)
-        steps, is_single = outcome_of(self._plan.definition, self._document)
+        steps, is_single = outcome_of(self._plan.own, self._document)
         if is_single:
             return self._decoded(self._world.output(steps[0].id), type_)
         pairs = (b'"%b":%b' % (s.id.encode(), bytes(self._world.output(s.id))) for s in steps)
@@ -246,7 +246,7 @@ async def simulate(
             _publish(world, events)
             world.publish(request)
             await world.wait_idle()
-            return SimulatedRun(world, plan, loop.time())
+            return SimulatedRun(world, loop.time())
 
         try:
             return loop.run_until_complete(main())

@@ -17,26 +17,23 @@ from treadle.engine.core import (
     Placed,
     Plan,
     RunEvent,
-    StepEnded,
-    StepParked,
-    StepResumed,
     advance,
     apply,
-    bounds,
     effects,
     lists,
     request,
 )
 from treadle.engine.core.fitting import result_misfit
-from treadle.engine.core.given import before_of, decision, failed_before
+from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.maps import output_of
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import ApprovalStep, ChoiceStep, MapStep, WaitStep
+from treadle.sdk.definition import ApprovalStep, ChoiceStep, MapStep, PlannerStep, WaitStep
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Part, gather
+from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Checkpoint,
@@ -62,12 +59,16 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+from treadle.sdk.planned import extended
+from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import RUN_ID, Executor
 from treadle.sdk.testing.people import Answers, People
+from treadle.sdk.testing.telling import told
 from treadle.worker.execution import Fenced, Record
 from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
@@ -97,7 +98,8 @@ class World:
         queued_s: float = 0,
         answers: Answers | None = None,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
+        """Of the run, with what its planners have planned."""
         self._epoch_ms = now_ms
         self._loop = loop
         self._queued_s = queued_s
@@ -165,7 +167,7 @@ class World:
     def publish_external(self, name: str, value: Any) -> None:
         """Publish an event to the namespace."""
         assert self.run is not None
-        self._external.publish(self._plan, self.run, name, value)
+        self._external.publish(self.plan, self.run, name, value)
         self.check_idle()
 
     def publish(self, event: Event) -> None:
@@ -186,7 +188,7 @@ class World:
                 self._step_event(event.step, event, moment)
             case MessageSent():
                 self._messages.setdefault(event.step, {})[moment.sequence] = event
-                if isinstance(self._plan.steps.get(event.step), ApprovalStep):
+                if isinstance(self.plan.steps.get(event.step), ApprovalStep):
                     self._run_event(event, moment)
                 else:
                     self._step_event(event.step, event, moment)
@@ -205,7 +207,7 @@ class World:
         if self.run is None:
             assert isinstance(event, RunRequested), event
             is_queued = self._queued_s > 0
-            self.run = request(self._plan, event, moment, MAIN_DOMAIN, is_queued=is_queued)
+            self.run = request(self.plan, event, moment, MAIN_DOMAIN, is_queued=is_queued)
             self._input = event.input
             if is_queued:
                 granted = LaneGranted(lane=event.lane, request=moment.sequence)
@@ -213,33 +215,33 @@ class World:
         else:
             if isinstance(event, Carrier):
                 self._payloads[moment.sequence] = handed_on(event, moment.ms)
-            self.run = apply(self._plan, self.run, event, moment)
+            self.run = apply(self.plan, self.run, event, moment)
         self._decide(moment)
         self._drive()
 
     def _decide(self, moment: Moment) -> None:
         """Ask the conditions of the steps whose turn it is, as the engine does."""
         assert self.run is not None
-        while step := to_decide(self._plan, self.run):
-            outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in step.after}
-            run_input = msgspec.json.decode(self._input)
-            fact = decision(self._plan, self.run, step, run_input, outputs)
+        while step := to_decide(self.plan, self.run):
+            given = self.input_of(step.id).value if needs_input(step) else b"null"
+            fact = decision(step, *self.named(step.id), msgspec.json.decode(given))
             if fact.holds and isinstance(step, MapStep):
                 data = bytes(self.input_of(step.id).value)
                 fact = lists.decided(step, data, CHUNK_BYTES, PAYLOAD_BYTES_MAX)
                 if fact.map is not None:
                     self._cuts[step.id] = lists.Cut(step, fact.map, data)
-            self.run = decided(self._plan, self.run, fact)
-        if to_conclude(self._plan, self.run):
-            steps = outcome_of(self._plan.definition, self.run).steps
+            self.run = decided(self.plan, self.run, fact)
+        if to_conclude(self.plan, self.run):
+            steps = outcome_of(self.plan.own, self.run).steps
             outputs = {each.id: msgspec.json.decode(self.output(each.id)) for each in steps}
-            failure = result_misfit(self._plan, self.run, outputs)
-            self.run = concluded(self._plan, self.run, failure, moment)
+            failure = result_misfit(self.plan, self.run, outputs)
+            self.run = concluded(self.plan, self.run, failure, moment)
 
     def named(self, step_id: str) -> tuple[Any, dict[str, Any]]:
         """Return what a match of a step may ask for: the run's input, and outputs by step."""
-        after = self._plan.steps[step_id].after
-        outputs = {dep: msgspec.json.decode(self.output(dep)) for dep in after}
+        assert self.run is not None
+        asked = asked_of(self.plan, self.run, self.plan.steps[step_id])
+        outputs = {name: msgspec.json.decode(self._put_together(of)) for name, of in asked.items()}
         return msgspec.json.decode(self._input), outputs
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
@@ -248,51 +250,31 @@ class World:
             return
         newest = max(self._messages.get(step_id, ()), default=0)
         is_paused = self.run is not None and self.run.is_paused
-        step = self._plan.work(step_id)
+        step = self.plan.work(step_id)
         new = advance(step, placed, event, moment, newest, is_paused=is_paused)
         if new is placed.register:
             return
         self._place(step_id, new)
-        position = self._sequence
-        match new:
-            case Ended():
-                fact: RunEvent = StepEnded(
-                    step_id,
-                    new.outcome,
-                    new.iterations,
-                    new.failure,
-                    moment.id,
-                    position,
-                    new.spent,
-                    new.chunk,
-                )
-            case Parked(paused=True):
-                return
-            case Parked():
-                task = new.task
-                fact = StepParked(
-                    step_id,
-                    new.reason,
-                    task.iteration,
-                    moment.id,
-                    position,
-                    new.waits,
-                    bounds.spent_by(task),
-                )
-            case _:
-                if not isinstance(placed.register, Parked):
-                    return
-                fact = StepResumed(step_id, moment.id, position)
-        self._run_event(fact, moment)
+        if isinstance(new, Ended):
+            self._extend(step_id, new)
+        fact = told(step_id, placed.register, Placed(self._sequence, new), moment)
+        if fact is not None:
+            self._run_event(fact, moment)
+
+    def _extend(self, step_id: str, ended: Ended) -> None:
+        """Add to the run's plan what a planner has planned."""
+        if isinstance(self.plan.steps.get(step_id), PlannerStep) and ended.outcome == "completed":
+            definition, plans = extended(self.plan.definition, {step_id: bytes(ended.output)})
+            self.plan = Plan(definition, self.plan.hash, {**self.plan.plans, **plans})
 
     # ---------------------------------------------------------------- effects
 
     def _drive(self) -> None:
         assert self.run is not None
-        for step in self._plan.steps.values():
+        for step in self.plan.steps.values():
             if ask := self._people.asked_by(step, self.run):
                 self._people.answer(step.id, ask)
-        for command in effects.of_document(self._plan, self.run):
+        for command in effects.of_document(self.plan, self.run):
             match command:
                 case effects.CreateRegister():
                     if command.step not in self._registers:
@@ -316,7 +298,7 @@ class World:
                 case effects.NotifyCancel():
                     self._executor.cancel(command.step)
                 case effects.AwaitEvent():
-                    self._external.wait(self._plan, self.run, command.step)
+                    self._external.wait(self.plan, self.run, command.step)
                 case effects.ForgetWaiter():
                     pass
                 case effects.SettleLane() | effects.Supersede():
@@ -328,12 +310,12 @@ class World:
 
     def _first_task(self, name: str) -> Task:
         assert self.run is not None
-        step = self._plan.work(name)
+        step = self.plan.work(name)
         found = parse_chunk(name)
         if found is None:
-            return effects.first_task(self._plan, self.run, step, self.input_of(name))
+            return effects.first_task(self.plan, self.run, step, self.input_of(name))
         piece, chunk = self._cuts[found[0]].piece(found[1])
-        return effects.first_task(self._plan, self.run, step, Inline(msgspec.Raw(piece)), chunk)
+        return effects.first_task(self.plan, self.run, step, Inline(msgspec.Raw(piece)), chunk)
 
     def _set_timer(self, timer: effects.SetTimer) -> None:
         delay_s = (timer.due_ms - self.now_ms()) / 1000
@@ -342,23 +324,23 @@ class World:
     def input_of(self, step_id: str) -> Inline:
         """Return the input of a step whose turn it is, or was."""
         assert self.run is not None
-        step = self._plan.steps[step_id]
-        if failed := failed_before(self._plan, self.run, step):
+        step = self.plan.steps[step_id]
+        if failed := failed_before(self.plan, self.run, step):
             return Inline(msgspec.Raw(msgspec.json.encode(failed)))
-        after = before_of(self._plan, step)
-        if not after:
-            return Inline(self._input)
-        values = {dep: bytes(self.output(dep)) for dep in after}
-        if len(after) == 1:
-            return Inline(msgspec.Raw(values[after[0]]))
-        pairs = (b'"%b":%b' % (dep.encode(), value) for dep, value in values.items())
-        return Inline(msgspec.Raw(b"{" + b",".join(pairs) + b"}"))
+        shape = shape_of(self.plan, self.run, step)
+        return Inline(self._input if shape is None else self._put_together(shape))
+
+    def _put_together(self, shape: Shape) -> msgspec.Raw:
+        values = {
+            leaf: given_by(self.plan, leaf) or bytes(self._own(leaf)) for leaf in leaves(shape)
+        }
+        return msgspec.Raw(assembled(shape, values))
 
     def left(self, step_id: str) -> msgspec.Raw:
         """Return what a step that is over has left, also one that failed at a bound."""
         placed = self._registers.get(step_id)
         register = placed.register if placed else None
-        if isinstance(self._plan.steps[step_id], MapStep) and not self._is_completed(step_id):
+        if isinstance(self.plan.steps[step_id], MapStep) and not self._is_completed(step_id):
             return msgspec.Raw(b"null")
         return register.output if isinstance(register, Ended) else self.output(step_id)
 
@@ -367,9 +349,13 @@ class World:
         return entry is not None and entry.status == "completed"
 
     def output(self, step_id: str) -> msgspec.Raw:
-        """Return the output of a step that has ended."""
+        """Return the output of a step that has ended; of a planner, the result of its plan."""
         assert self.run is not None
-        step = self._plan.steps[step_id]
+        return self._put_together(result_of(self.plan.plans, self.run, step_id))
+
+    def _own(self, step_id: str) -> msgspec.Raw:
+        assert self.run is not None
+        step = self.plan.steps[step_id]
         if not has_output(self.run, step):
             return msgspec.Raw(b"null")
         if isinstance(step, ChoiceStep):
@@ -408,7 +394,7 @@ class World:
     def _place(self, step_id: str, register: Register) -> None:
         self._sequence += 1
         placed = self._registers[step_id] = Placed(self._sequence, register)
-        step = self._plan.work(step_id)
+        step = self.plan.work(step_id)
         for timer in effects.of_register(step_id, step.type, register):
             self._set_timer(timer)
         if isinstance(register, Delayed):
@@ -423,7 +409,7 @@ class World:
 
     def asks(self, step_id: str) -> tuple[Ask, ...]:
         """Return what a step asks."""
-        if ask := self._people.asked_by(self._plan.steps[step_id], self.run):
+        if ask := self._people.asked_by(self.plan.steps[step_id], self.run):
             return (ask,)
         placed = self._registers.get(step_id)
         register = placed.register if placed else None

@@ -13,11 +13,13 @@ the first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from treadle.sdk.definition import (
     AgentLoopStep,
     MapStep,
+    PlannerStep,
     Step,
     TaskStep,
     WorkflowDefinition,
@@ -35,6 +37,7 @@ from treadle.sdk.messages import (
     StepWaiting,
     TaskLost,
 )
+from treadle.sdk.planned import Planned, extended, judged, own_of
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
 from treadle.sdk.subjects import chunk_id, parse_chunk
@@ -95,9 +98,13 @@ class RunFold:
 
     run: str
     definition: WorkflowDefinition
+    """With what the run's planners have planned so far."""
     live: bool = False
     is_over: bool = False
     """True when the run has ended and its spans are written."""
+    plans: Mapping[str, Planned] = field(default_factory=dict[str, Planned])
+    """What they have planned, by planner."""
+    _outputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _pen: Pen | None = None
     _requested_us: int = 0
     _steps: dict[str, _Step] = field(default_factory=dict[str, _Step])
@@ -146,6 +153,9 @@ class RunFold:
         state = self._state(step)
         if event.token <= state.token or state.is_closed or self._is_stopped(event.step):
             return []
+        event = judged(step, event)
+        if isinstance(step, PlannerStep) and isinstance(event, StepCompleted):
+            self._extend(step, event)
         state.started_us = state.started_us or event.queued_us or at_us
         spans: list[Span] = []
         queued_us = min(event.queued_us or max(state.end_us, state.started_us), at_us)
@@ -167,6 +177,12 @@ class RunFold:
                     spans.append(pen.part(step, event, part))
         _move(step, state, event)
         return spans
+
+    def _extend(self, planner: PlannerStep, event: StepCompleted) -> None:
+        # Of two executions that plan, the one that counts is the last one here.
+        self._outputs[planner.id] = bytes(event.output)
+        own = own_of(self.definition, self.plans)
+        self.definition, self.plans = extended(own, self._outputs)
 
     def _resume(self, event: ResumeRequested) -> None:
         for name, state in self._steps.items():

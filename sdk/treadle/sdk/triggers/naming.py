@@ -6,7 +6,8 @@ import hashlib
 from datetime import UTC, datetime
 
 from treadle.sdk.errors import UserError
-from treadle.sdk.ids import ID_CHARS_MAX, check_id
+from treadle.sdk.identifier import ID_CHARS_MAX
+from treadle.sdk.ids import check_id
 from treadle.sdk.triggers.trigger import CatchUp
 from treadle.sdk.wording import Suggestions
 
