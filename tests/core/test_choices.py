@@ -29,16 +29,14 @@ SIZES = ChoiceStep(
 
 @pytest.mark.parametrize(("value", "taken"), [(500, "big"), (50, "medium"), (5, "small")])
 def test_the_first_branch_that_holds_is_taken_and_else_the_default(value: int, taken: str) -> None:
-    plan = plan_of(SIZES)
-    assert decision(plan, RunWalk(plan).run, SIZES, value, {}).branch == taken
+    assert decision(SIZES, value, {}).branch == taken
 
 
 def test_branches_behind_the_first_that_holds_are_not_asked() -> None:
     late = ChoiceStep(
         id="c", branches=(Branch("first", "true"), Branch("never", 'input["gone"]')), default="x"
     )
-    plan = plan_of(late)
-    assert decision(plan, RunWalk(plan).run, late, {}, {}).branch == "first"
+    assert decision(late, {}, {}).branch == "first"
 
 
 def test_a_condition_that_cannot_be_asked_fails_the_choice() -> None:

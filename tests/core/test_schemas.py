@@ -15,6 +15,7 @@ from treadle.engine.core import Moment, Plan, StepEnded, apply, progress, reques
 from treadle.engine.core.given import decision
 from treadle.sdk import InvalidDefinition, Workflow
 from treadle.sdk.definition import AgentLoopStep, Retry, TaskStep, WorkflowDefinition
+from treadle.sdk.given import shape_of
 from treadle.sdk.messages import Ended, Failure, RunRequested, Task
 from treadle.sdk.schema_check import problems
 from treadle.sdk.testing import simulate
@@ -72,26 +73,25 @@ def test_what_a_loop_continues_with_is_its_own() -> None:
 
 def test_an_input_that_does_not_fit_fails_the_step_before_it_begins() -> None:
     step = TaskStep(id="b", type="work", after=("a",), input_schema=NUMBER)
-    plan = plan_of(TaskStep(id="a", type="work"), step)
-    run = RunWalk(plan).run
-    decided = decision(plan, run, step, {"n": 1}, {"a": {"n": -1}})
+    decided = decision(step, {"n": 1}, {"a": {"n": -1}}, {"n": -1})
     assert decided.failure is not None
     assert decided.failure.type == "invalid_input"
     assert "the input of step 'b' does not fit its schema: n is -1" in decided.failure.message
-    assert decision(plan, run, step, {"n": -1}, {"a": {"n": 1}}).holds
+    assert decision(step, {"n": -1}, {"a": {"n": 1}}, {"n": 1}).holds
 
 
 def test_a_step_that_waits_for_several_is_given_an_object_of_them() -> None:
     both = {"type": "object", "required": ["a", "b"]}
     step = TaskStep(id="c", type="work", after=("a", "b"), input_schema=both)
     plan = plan_of(TaskStep(id="a", type="work"), TaskStep(id="b", type="work"), step)
-    assert decision(plan, RunWalk(plan).run, step, None, {"a": 1, "b": None}).holds
+    walk = RunWalk(plan)
+    assert shape_of(plan, walk.run, step) == {"a": "a", "b": "b"}
+    assert decision(step, None, {}, {"a": 1, "b": None}).holds
 
 
 def test_a_condition_that_does_not_hold_is_asked_before_the_input() -> None:
     step = TaskStep(id="a", type="work", when="false", input_schema=NUMBER)
-    plan = plan_of(step)
-    decided = decision(plan, RunWalk(plan).run, step, 3, {})
+    decided = decision(step, 3, {}, 3)
     assert (decided.holds, decided.failure) == (False, None)
 
 
