@@ -45,6 +45,9 @@ def right_uses() -> None:
 
 
 def wrong_uses(workflow: Workflow[Diff], definition: WorkflowDefinition) -> None:
+    workflow.map("a", max_parallel="3")  # type: ignore[arg-type]
+    workflow.map("a", tolerated_failures=0.5)  # type: ignore[arg-type]
+    workflow.map("a", "t", "items")  # type: ignore[call-arg]
     workflow.agent_loop("a")  # type: ignore[call-arg]
     workflow.agent_loop("a", max_iterations=None)  # type: ignore[arg-type]
     workflow.agent_loop("a", max_iterations="10")  # type: ignore[arg-type]

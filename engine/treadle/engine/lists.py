@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
@@ -28,6 +29,7 @@ class Lists:
         self._kept: OrderedDict[tuple[str, str], Cut] = OrderedDict()
         self._kept_bytes = 0
         self._kept_bytes_max = kept_bytes_max
+        self._cutting = asyncio.Lock()
 
     async def decided(
         self, plan: Plan, run: RunDocument, step: MapStep, chunk_bytes: int, item_bytes_max: int
@@ -48,14 +50,19 @@ class Lists:
         """Return the items of a chunk as a JSON list, and what its task says of them."""
         cut = self._kept.get((run.run, step.id))
         if cut is None:
-            cut = Cut(step, run.maps[step.id], await self._read(plan, run, step))
-            self._keep(run, step, cut)
+            # One at a time: after a restart every chunk under way asks for the same list.
+            async with self._cutting:
+                cut = self._kept.get((run.run, step.id))
+                if cut is None:
+                    cut = Cut(step, run.maps[step.id], await self._read(plan, run, step))
+                    self._keep(run, step, cut)
         if len(cut) != run.maps[step.id].chunks:
             raise InvariantError(
                 f"run {run.run!r}: the list of step {step.id!r} was cut into "
                 f"{run.maps[step.id].chunks} pieces, and now is into {len(cut)}"
             )
-        self._kept.move_to_end((run.run, step.id))
+        if (run.run, step.id) in self._kept:
+            self._kept.move_to_end((run.run, step.id))
         return cut.piece(number)
 
     def forget(self, run: str, step: str) -> None:
