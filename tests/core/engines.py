@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.core import admitting
 from tests.core.mapping import chunk_of
 from tests.core.walks import decided
 
@@ -28,8 +29,9 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.bounds import spent_by
+from treadle.engine.core.flow import gated, is_limited, resolve
 from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import ApprovalStep, EventStep
+from treadle.sdk.definition import ApprovalStep, EventStep, TypedStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -46,6 +48,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import step_of
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -126,6 +129,8 @@ def _after(
 ) -> Generator[None, None, list[RunEvent]]:
     """The effect of a register that waits: a message it has not seen wakes it."""
     moves = isinstance(event, MOVES) or isinstance(before, Parked)
+    yield from admitting.settle(world, step_id, placed)
+    placed = world.registers[step_id]
     while isinstance(placed.register, Parked) and placed.register.waits:
         yield
         found = world.newest_message(step_id)
@@ -138,13 +143,14 @@ def _after(
         yield
         # No execution holds it, so nobody else moves the head but with the register.
         world.put_register(step_id, new, placed.sequence)
+        yield from admitting.settle(world, step_id, world.registers[step_id])
         placed, moves = world.registers[step_id], True
-    if (yield from _released(world, step_id)):
+    if (yield from released(world, step_id)):
         placed, moves = world.registers[step_id], True
     return _told(step_id, placed, moves=moves)
 
 
-def _released(world: World, step_id: str) -> Generator[None, None, bool]:
+def released(world: World, step_id: str) -> Generator[None, None, bool]:
     """Whoever has held a register looks whether the run was resumed meanwhile."""
     is_moved = False
     while isinstance(register := world.registers[step_id].register, Parked) and register.paused:
@@ -153,9 +159,12 @@ def _released(world: World, step_id: str) -> Generator[None, None, bool]:
         run = world.document
         if run is None or run.is_paused or run.is_terminal:
             break
-        task = pausing.release(register, pausing.resume_of(run))
+        resumed = pausing.resume_of(run)
+        task = gated(pausing.release(register, resumed), resumed)
         yield
-        is_moved = world.put_register(step_id, task, head) or is_moved
+        if world.put_register(step_id, task, head):
+            is_moved = True
+            yield from admitting.settle(world, step_id, world.registers[step_id])
     return is_moved
 
 
@@ -210,12 +219,14 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
             case effects.CreateRegister():
                 step = plan.work(command.step)
                 chunk = chunk_of(plan, new, command.step)
-                task = effects.first_task(plan, new, step, world.input_of(step), chunk)
-                now = Moment(new.run, task.parent, task.started_ms)
-                first = pausing.hold(task, now) if new.is_paused else task
+                defined = plan.steps[step_of(command.step)]
+                is_under_limits = isinstance(defined, TypedStep) and is_limited(defined)
+                flow = resolve("w", defined, {}, {}) if is_under_limits else None
+                first = effects.first_register(plan, new, step, world.input_of(step), flow, chunk)
                 world.put_register(command.step, first, 0)
-                yield from _released(world, command.step)
+                yield from released(world, command.step)
                 world.set_timers(command.step)
+                yield from admitting.settle(world, command.step, world.registers[command.step])
             case effects.EndRegister():
                 yield from _end(world, command)
             case effects.SetTimer():
@@ -271,4 +282,5 @@ def _end(world: World, command: effects.EndRegister) -> Generator[None, None, No
         ended = effects.cancelled(register, command.failure, world.moment("x"))
         yield
         if ended is register or world.put_register(command.step, ended, head):
+            yield from admitting.settle(world, command.step, world.registers[command.step])
             return

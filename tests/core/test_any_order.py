@@ -11,8 +11,10 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.core import admitting
 from tests.core import strategies as own
 from tests.core.engines import meet
+from tests.core.limiting import limited
 from tests.core.world import World
 
 from treadle.engine.core import Plan
@@ -62,10 +64,22 @@ class AnyOrder(RuleBasedStateMachine):
         self.engines: list[Generator[None, None, None] | None] = [None, None]
 
     @initialize(
-        plan=own.plans(
-            ("agent_loop",) * 3
-            + ("map", "task", "signal", "sleep", "approval", "choice", "event", "event", "respond")
-            + ("planner",),
+        plan=limited(
+            own.plans(
+                ("agent_loop",) * 3
+                + (
+                    "map",
+                    "task",
+                    "signal",
+                    "sleep",
+                    "approval",
+                    "choice",
+                    "event",
+                    "event",
+                    "respond",
+                )
+                + ("planner",),
+            )
         )
     )
     def begin(self, plan: Plan) -> None:
@@ -205,6 +219,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.now_ms += ms
         self.world.fire_timers()
 
+    @rule(slot=st.integers(0, 1), points=st.integers(1, 60))
+    def an_engine_looks_after_the_limits(self, slot: int, points: int) -> None:
+        self.engines[slot] = admitting.sweep(self.world)
+        self.an_engine_goes_on(slot, points)
+
     @rule(event=st.sampled_from(CLIENT_EVENTS))
     def a_client_sends_something(self, event: Any) -> None:
         self.world.store(event)
@@ -252,6 +271,7 @@ class AnyOrder(RuleBasedStateMachine):
             while world.unacked or (world.document and world.unmet):
                 world.handle_all()
                 world.meet_all()
+            world.sweep_slots()
             world.check_rest()
             world.check_waiters()
             assert world.document is not None
@@ -270,6 +290,9 @@ class AnyOrder(RuleBasedStateMachine):
                 pass
         while world.unacked:
             world.handle_all()
+        world.sweep_slots()
+        assert not any(record.holders for _, record in world.limits.records.values())
+        assert not any(world.limits.waiters.values())
         world.check()
         world.check_end()
 

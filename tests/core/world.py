@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tests.core import engines, mapping
+from tests.core import admitting, engines, mapping
 from tests.core.planning import PLANS
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
@@ -78,6 +78,7 @@ class World:
         self.revision = 0
         self.timers: dict[str, effects.SetTimer] = {}
         self.executions: list[Execution] = []
+        self.limits = admitting.Bucket()
         self.made_from: dict[bytes, bytes] = {}
         self.must_count: set[str] = set()
         self.used: dict[tuple[str, int], int] = {}
@@ -318,6 +319,14 @@ class World:
         for _ in self.engine(event_id):
             pass
 
+    def sweep_slots(self) -> None:
+        """An engine looks after the limits, until there is nothing to do."""
+        before: object = None
+        while before != (before := (dict(self.registers), self.limits.holders())):
+            for _ in admitting.sweep(self):
+                pass
+        admitting.check_rest(self)
+
     def handle_all(self) -> None:
         """One engine handles all events, in their order."""
         for event_id in list(self.unacked):
@@ -327,6 +336,7 @@ class World:
 
     def check(self) -> None:
         """Assert the promises about what is stored."""
+        admitting.check(self)
         for step_id, values in self.history.items():
             self._check_chain(self.plan.work(step_id), values)
             assert all(not isinstance(value, Ended) for value in values[:-1])

@@ -17,6 +17,7 @@ from treadle.sdk.messages import (
     Ended,
     Event,
     Parked,
+    Queued,
     Register,
     Sleeping,
     Task,
@@ -48,7 +49,7 @@ def task_of(register: Register) -> Task:
     match register:
         case Task():
             return register
-        case Delayed() | Sleeping() | Parked():
+        case Queued() | Delayed() | Sleeping() | Parked():
             return register.task
         case Ended():
             raise AssertionError(register)

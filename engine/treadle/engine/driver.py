@@ -11,7 +11,6 @@ from treadle.engine.core import effects
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
-from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import Plan
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
@@ -134,20 +133,20 @@ class Driver:
         known = self._registers.known(address)
         if known is not None:
             # Whoever created it may have died before it set the deadline.
-            await self._steps.set_timers(address, known.register)
+            await self._steps.begun(address, known)
             return
         step = plan.work(step_id)
+        flow = await self._inputs.flow(plan, run, step_id)
         if step_id in plan.steps:
             task_input = await self._inputs.of_step(plan, run, step)
-            task = effects.first_task(plan, run, step, task_input)
+            first = effects.first_register(plan, run, step, task_input, flow)
         else:
             items, chunk = await self._inputs.of_chunk(plan, run, step_id)
-            task = effects.first_task(plan, run, step, items, chunk)
-        first = hold(task, Moment(run.run, task.parent, task.started_ms)) if run.is_paused else task
+            first = effects.first_register(plan, run, step, items, flow, chunk)
         placed = await self._registers.create(address, first)
         failpoints.reach("engine.register-created")
         placed = await self._steps.released(address, placed)
-        await self._steps.set_timers(address, placed.register)
+        await self._steps.begun(address, placed)
 
     def _address(self, plan: Plan, run: RunDocument, step_id: str) -> RegisterAddress:
         return RegisterAddress(run.domain, run.run, step_id, plan.work(step_id).type)

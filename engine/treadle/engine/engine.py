@@ -13,6 +13,7 @@ from functools import partial
 
 from opentelemetry.metrics import Meter
 
+from treadle.engine.admission import Admission
 from treadle.engine.core.moment import Moment
 from treadle.engine.correlator import Correlator
 from treadle.engine.dead_letters import DeadLetters
@@ -30,10 +31,13 @@ from treadle.engine.last_resort import LastResort
 from treadle.engine.overdue import Overdue
 from treadle.engine.pauses import Pauses
 from treadle.engine.planned import RunPlans
+from treadle.engine.rates import Rates
 from treadle.engine.registers import Registers
 from treadle.engine.requesting import Requests
 from treadle.engine.retention import RETENTION_S, Retention
 from treadle.engine.runs import Runs
+from treadle.engine.slot_sweep import SlotSweep
+from treadle.engine.slots import Slots
 from treadle.engine.steps import Steps
 from treadle.engine.takeover import Takeover
 from treadle.engine.telemetry.beside import Tracing
@@ -118,7 +122,8 @@ class Engine:
             js = JetStream(connection, message_ids=self._settings.message_ids)
             subjects = await self._ensure_topology(js)
             registers = Registers(js, subjects)
-            intake, lanes, pauses, waiters = _wire(connection, js, subjects, registers)
+            parts = _wire(connection, js, subjects, registers)
+            intake, lanes, pauses, waiters, admission = parts
             takeover = Takeover(
                 js,
                 subjects,
@@ -131,7 +136,7 @@ class Engine:
             me = (self._settings, self._name, takeover.incarnation)
             index = self._indexing.beside(js, subjects, *me)
             async with self._tracing.beside(*me), counting(self._meter, *me), index:
-                await self._serve(js, subjects, intake, takeover, lanes, pauses, waiters)
+                await self._serve(js, subjects, intake, takeover, lanes, pauses, waiters, admission)
         finally:
             await connection.close()
 
@@ -154,6 +159,7 @@ class Engine:
         lanes: Lanes,
         pauses: Pauses,
         waiters: Waiters,
+        admission: Admission,
     ) -> None:
         async def catch_up() -> None:
             for partition in range(subjects.partitions):
@@ -176,7 +182,8 @@ class Engine:
         await takeover.start(catch_up)
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
-        sweeps = (retention, overdue, lanes, pulls, pauses, waiters)
+        slots = SlotSweep(js, subjects, admission)
+        sweeps = (retention, overdue, lanes, pulls, pauses, waiters, slots)
         sweeping = [asyncio.create_task(each.run()) for each in sweeps]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
@@ -186,6 +193,7 @@ class Engine:
         for puller in self._pullers:
             await puller.stop()
         await intake.wait_idle(DRAIN_S)
+        await admission.wait_idle(DRAIN_S)
         await triggers.wait_idle(DRAIN_S)
         await pulls.stop(DRAIN_S)
         await correlator.wait_idle(DRAIN_S)
@@ -215,15 +223,16 @@ class Engine:
 
 def _wire(
     connection: Connection, js: JetStream, subjects: Subjects, registers: Registers
-) -> tuple[Intake, Lanes, Pauses, Waiters]:
+) -> tuple[Intake, Lanes, Pauses, Waiters, Admission]:
     dead_letters = DeadLetters(js, subjects)
     documents, definitions = Documents(js, subjects), Definitions(js, subjects)
     timers = Timers(js, subjects)
     inputs = Inputs(js, subjects, registers)
     pauses = Pauses(js, subjects, documents)
     plans = RunPlans(definitions, registers, inputs.outputs)
+    admission = Admission(registers, timers, pauses, Slots(js, subjects), Rates(js, subjects))
     inbox = Inbox(js, subjects)
-    steps = Steps(registers, documents, definitions, plans, timers, inbox, pauses)
+    steps = Steps(registers, documents, definitions, plans, timers, inbox, pauses, admission)
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
     waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
@@ -241,7 +250,8 @@ def _wire(
         lanes,
     )
     last_resort = LastResort(js, subjects, documents, definitions, plans, driver, dead_letters)
-    return Intake(subjects, runs, last_resort, dead_letters), lanes, pauses, waiters
+    intake = Intake(subjects, runs, last_resort, dead_letters)
+    return intake, lanes, pauses, waiters, admission
 
 
 def _triggers(js: JetStream, subjects: Subjects) -> tuple[Triggers, TriggerPulls]:

@@ -12,6 +12,7 @@ import msgspec
 
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.fitting import result_misfit, too_large
+from treadle.engine.core.flow import is_limited, resolve
 from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.lists import LIST_BYTES_MAX, ListFault
 from treadle.engine.core.maps import output_of
@@ -19,7 +20,7 @@ from treadle.engine.core.plan import Plan
 from treadle.engine.lists import Lists
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.definition import ChoiceStep, MapStep, Step, TypedStep, WaitStep
+from treadle.sdk.definition import ChoiceStep, MapStep, Step, TypedStep, WaitStep, has_keys
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Gatherer
 from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
@@ -27,6 +28,7 @@ from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Ended,
     Failure,
+    Flow,
     FromRun,
     FromSteps,
     Inline,
@@ -40,7 +42,7 @@ from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument, has_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.stored import read
-from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk
+from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk, step_of
 
 INLINE_BYTES_MAX = 64 * 1024
 """Inputs up to this size travel inside the task; larger ones are read by the worker. Where the
@@ -140,7 +142,7 @@ class Inputs:
 
     async def decision(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
         """Return whether the condition of a step holds, and how the list of a map is cut."""
-        if step.when or not isinstance(step, MapStep):
+        if step.when or has_keys(step) or not isinstance(step, MapStep):
             decided = await self._asked(plan, run, step)
             if not decided.holds or not isinstance(step, MapStep):
                 return decided
@@ -181,6 +183,15 @@ class Inputs:
             for step in outcome_of(plan.own, run).steps
         }
         return result_misfit(plan, run, outputs)
+
+    async def flow(self, plan: Plan, run: RunDocument, step_id: str) -> Flow | None:
+        """Return the limits of a step that begins, or a chunk of it; None if it has none."""
+        step = plan.steps[step_of(step_id)]
+        if not isinstance(step, TypedStep) or not is_limited(step):
+            return None
+        names = frozenset({"input", "steps"}) if has_keys(step) else frozenset[str]()
+        run_input, outputs = await self.named(plan, run, step, names)
+        return resolve(run.workflow, step, run_input, outputs, run.priority)
 
     async def named(
         self, plan: Plan, run: RunDocument, step: Step, names: frozenset[str]

@@ -16,10 +16,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeGuard
 
+from treadle.engine.admission import Admission
 from treadle.engine.core import effects
 from treadle.engine.core.advance import Placed, RegisterEvent, Work, advance, is_live, lost
 from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.flow import gated
 from treadle.engine.core.maps import is_under_way
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold, release, resume_of
@@ -38,6 +40,7 @@ from treadle.sdk.messages import (
     LiveRegister,
     MessageSent,
     Parked,
+    Queued,
     Register,
     ResumeRequested,
     SettleEvent,
@@ -79,6 +82,7 @@ class Steps:
         timers: Timers,
         inbox: Inbox,
         pauses: Pauses,
+        admission: Admission,
     ) -> None:
         self._registers = registers
         self._documents = documents
@@ -87,6 +91,8 @@ class Steps:
         self._timers = timers
         self._inbox = inbox
         self._pauses = pauses
+        self._admission = admission
+        admission.find_step, admission.on_held = self._step, self.released
 
     async def handle(
         self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
@@ -163,6 +169,7 @@ class Steps:
         before = task.deadline_ms if isinstance(register, Task) else -1
         if _needs_timers(placed.register, before):
             await self.set_timers(address, placed.register)
+        placed = await self._admission.settle(address, placed)
         return await self._told(address, placed, moves=isinstance(register, Parked))
 
     async def _move(
@@ -189,6 +196,7 @@ class Steps:
         self, address: RegisterAddress, placed: Placed, event: RegisterEvent
     ) -> Fact | Answer:
         await self.set_timers(address, placed.register)
+        placed = await self._admission.settle(address, placed)
         moves = isinstance(event, MessageSent | TimerFired | ResumeRequested)
         return await self._told(address, placed, moves=moves)
 
@@ -249,7 +257,13 @@ class Steps:
             placed = outcome.placed
             failpoints.reach("engine.register-woken")
             await self.set_timers(address, placed.register)
+            placed = await self._admission.settle(address, placed)
         return placed
+
+    async def begun(self, address: RegisterAddress, placed: Placed) -> None:
+        """Drive the effects of a register that exists because its step is active."""
+        await self.set_timers(address, placed.register)
+        await self._admission.begin(address, placed)
 
     async def released(self, address: RegisterAddress, placed: Placed) -> Placed:
         """Release a register that was just held if its run was resumed meanwhile.
@@ -261,7 +275,8 @@ class Steps:
             version = await self._documents.read(address.run)
             if version is None or version.run.is_paused or version.run.is_terminal:
                 return placed
-            task = release(placed.register, resume_of(version.run))
+            resumed = resume_of(version.run)
+            task = gated(release(placed.register, resumed), resumed)
             token = placed.sequence
             outcome = await self._registers.move(
                 address, task, token=token, head=token, follow=True
@@ -274,6 +289,7 @@ class Steps:
                 continue
             placed = outcome.placed
             await self.set_timers(address, placed.register)
+            placed = await self._admission.settle(address, placed)
         return placed
 
     async def set_timers(self, address: RegisterAddress, register: Register) -> None:
@@ -288,7 +304,7 @@ class Steps:
             register = standing.register if isinstance(standing, Placed) else None
             if isinstance(standing, Placed) and isinstance(register, Ended):
                 self._registers.forget(address)
-                return standing
+                return await self._admission.settle(address, standing)
             token = _revision(standing)
             ended = effects.cancelled(register, failure, moment)
             try:
@@ -358,7 +374,9 @@ def _is_held(register: Register) -> TypeGuard[Parked]:
 def _needs_timers(register: Register, deadline_before_ms: int) -> bool:
     if isinstance(register, Sleeping | Parked):
         return register.due_ms > 0
-    return isinstance(register, Task) and register.deadline_ms not in (0, deadline_before_ms)
+    if not isinstance(register, Task | Queued):
+        return False
+    return task_of(register).deadline_ms not in (0, deadline_before_ms)
 
 
 def _fact(step: str, placed: Placed) -> Fact | Answer:

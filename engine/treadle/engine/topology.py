@@ -72,6 +72,7 @@ def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
             "subjects": [subjects.all_external],
             "max_age": EXTERNAL_MAX_AGE_S * _SECOND_NS,
         },
+        {**bucket, "name": subjects.limits_stream, "subjects": [subjects.all_limits]},
         {
             # Schedules refuse `discard new` and always allow rollups, so they live apart from
             # what clients and workers may write.

@@ -120,6 +120,8 @@ def _doing(step: StepView) -> str:
     match step.doing:
         case "queued_or_running":
             text = f"dispatched {age(_now_ms() - step.since_ms)} ago"
+        case "limited":
+            text = f"waits {age(_now_ms() - step.since_ms)} for its limits"
         case "delayed" | "sleeping":
             left_ms = step.due_ms - _now_ms()
             text = f"goes on in {age(left_ms)}" if left_ms > 0 else "is due"

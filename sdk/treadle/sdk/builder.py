@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
-from treadle.sdk.building import ChoiceRef, Declared, Duration, Parts, StepRef, Turn
+from treadle.sdk.building import ChoiceRef, Declared, Dispatch, Duration, Parts, StepRef, Turn
 from treadle.sdk.definition import (
     MAX_PARALLEL,
     OnLimit,
@@ -100,7 +100,7 @@ class Workflow(Generic[InputT]):
         retry: Retry | None = None,
         input: Declared = None,
         output: Declared = None,
-        **turn: Unpack[Turn],
+        **options: Unpack[Dispatch],
     ) -> StepRef:
         """Add a step that a worker executes once.
 
@@ -109,12 +109,14 @@ class Workflow(Generic[InputT]):
         schemas, of what it is given and puts out; a value that does not fit fails the step.
         ``quorum``, ``when``, ``on_failure`` and ``compensate`` say when it is a step's turn, and
         what follows a failure: docs/control-flow.md.
+        ``concurrency``, ``rate_limits``, ``priority``, ``fair_by`` and ``weights`` are about each
+        dispatch to a worker: docs/flow-control.md.
         """
         path = self._next_path()
         return self._add(
             StepRef(self, id),
             kind="task",
-            **self._parts.turn(path, turn),
+            **self._parts.dispatch(path, options),
             type=id if type is None else type,
             timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
             retry=self._parts.retry(path, retry),
@@ -132,7 +134,7 @@ class Workflow(Generic[InputT]):
         tolerated_failures: int = 0,
         timeout: Duration = 0,
         retry: Retry | None = None,
-        **turn: Unpack[Turn],
+        **options: Unpack[Dispatch],
     ) -> StepRef:
         """Add a step that executes a handler for every item of a list, and puts out the results.
 
@@ -145,7 +147,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="map",
-            **self._parts.turn(path, turn),
+            **self._parts.dispatch(path, options),
             type=id if type is None else type,
             over=over,
             max_parallel=max_parallel,
@@ -208,7 +210,7 @@ class Workflow(Generic[InputT]):
         max_cost_usd: float = 0,
         input: Declared = None,
         output: Declared = None,
-        **turn: Unpack[Turn],
+        **options: Unpack[Dispatch],
     ) -> StepRef:
         """Add a step that iterates until its handler completes it or a bound is reached.
 
@@ -226,7 +228,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="agent_loop",
-            **self._parts.turn(path, turn),
+            **self._parts.dispatch(path, options),
             type=id if type is None else type,
             **loop,
             max_duration_s=self._parts.seconds(wording.field(path, "max_duration_s"), max_duration),

@@ -6,7 +6,7 @@ reports it with the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -15,6 +15,7 @@ import msgspec
 from treadle.sdk import wording
 from treadle.sdk.definition import Retry, to_plain
 from treadle.sdk.errors import InvalidPayload, Problem
+from treadle.sdk.flow import Concurrency, RateLimit
 from treadle.sdk.payload import json_schema
 
 if TYPE_CHECKING:
@@ -80,6 +81,21 @@ class Turn(TypedDict, total=False):
     """Step that undoes this one if the run does not complete."""
 
 
+class Dispatch(Turn, total=False):
+    """The same, and what every dispatch of the step is subject to: docs/flow-control.md."""
+
+    concurrency: Concurrency | int | Iterable[Concurrency]
+    """How many executions there are at a time; a number is a limit of this step alone."""
+    rate_limits: RateLimit | Iterable[RateLimit]
+    """How many executions begin in a while."""
+    priority: int | str
+    """Who comes first of those that wait: -100 to 100, or an expression."""
+    fair_by: str
+    """Those that wait take turns by the value of this expression."""
+    weights: Mapping[str, float]
+    """By that value: how many turns it has when another has one."""
+
+
 class Parts:
     """Reads what the methods of one workflow's builder were given; ``problems`` holds the rest."""
 
@@ -89,7 +105,45 @@ class Parts:
 
     def turn(self, path: str, turn: Turn) -> dict[str, object]:
         """Return the fields that say when it is a step's turn, and what follows a failure."""
-        if unknown := sorted(turn.keys() - Turn.__annotations__.keys()):
+        return self._turn(path, turn, Turn.__annotations__)
+
+    def dispatch(self, path: str, options: Dispatch) -> dict[str, object]:
+        """Return those fields, and the limits of a step that workers execute."""
+        priority = options.get("priority", "")
+        concurrency = options.get("concurrency", ())
+        if isinstance(concurrency, int):
+            concurrency = Concurrency(concurrency)
+        return {
+            **self._turn(path, options, Dispatch.__annotations__),
+            "concurrency": self._limits(path, "concurrency", Concurrency, concurrency),
+            "rate_limits": self._limits(
+                path, "rate_limits", RateLimit, options.get("rate_limits", ())
+            ),
+            "priority": str(priority) if isinstance(priority, int) else priority,
+            "fair_by": options.get("fair_by", ""),
+            "weights": dict(options.get("weights", {})),
+        }
+
+    def _limits(
+        self, path: str, field: str, cls: type[Concurrency] | type[RateLimit], given: object
+    ) -> list[object]:
+        if isinstance(given, cls):
+            return [to_plain(given)]
+        items = cast("Iterable[object]", given) if isinstance(given, Iterable) else (given,)
+        plain: list[object] = []
+        for i, item in enumerate(items):
+            if isinstance(item, cls):
+                plain.append(to_plain(item))
+                continue
+            where = wording.item(wording.field(path, field), i)
+            self.problems.append(
+                Problem(where, f"{wording.shown(item)} is not a {cls.__name__}. Give one.")
+            )
+            plain.append({"limit": 1, "per_s": 1} if cls is RateLimit else {"limit": 1})
+        return plain
+
+    def _turn(self, path: str, turn: Turn, known: Mapping[str, object]) -> dict[str, object]:
+        if unknown := sorted(turn.keys() - known.keys()):
             raise TypeError(f"a step got an unexpected keyword argument {unknown[0]!r}")
         after = turn.get("after", ())
         if isinstance(after, Iterable) and not isinstance(after, str):

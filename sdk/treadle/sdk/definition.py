@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 import msgspec
 import msgspec.structs
 
+from treadle.sdk.flow import Concurrency, RateLimit
 from treadle.sdk.rfc3339 import moment_ms
 
 Backoff = Literal["fixed", "linear", "exponential"]
@@ -71,7 +72,25 @@ class _StepBase(
     or is cancelled after this one has completed. The newest is undone first."""
 
 
-class TaskStep(_StepBase, frozen=True, tag="task", tag_field="kind", kw_only=True):
+class _Dispatched(_StepBase, frozen=True, kw_only=True):
+    """What every dispatch of a step to a worker is subject to: docs/flow-control.md."""
+
+    concurrency: tuple[Concurrency, ...] = ()
+    """How many executions there are at a time; each dispatch takes a slot of every limit."""
+    rate_limits: tuple[RateLimit, ...] = ()
+    """How many executions begin in a while."""
+    priority: str = ""
+    """Who comes first of those that wait for a slot: a whole number from -100 to 100, or an
+    expression over ``input`` and ``steps``, for example ``input["priority"]``. A priority given at
+    the start of a run counts instead."""
+    fair_by: str = ""
+    """Those that wait with one priority take turns by the value of this expression, for example
+    ``input["tenant"]``."""
+    weights: dict[str, float] = {}
+    """By value of ``fair_by``: how many turns it has when another has one. 1 for all others."""
+
+
+class TaskStep(_Dispatched, frozen=True, tag="task", tag_field="kind", kw_only=True):
     """A step that a worker executes once; its return value is its output."""
 
     type: str
@@ -99,7 +118,7 @@ class PlannerStep(TaskStep, frozen=True, tag="planner", tag_field="kind", kw_onl
     """Task types that its plan may use; without any, all."""
 
 
-class AgentLoopStep(_StepBase, frozen=True, tag="agent_loop", tag_field="kind", kw_only=True):
+class AgentLoopStep(_Dispatched, frozen=True, tag="agent_loop", tag_field="kind", kw_only=True):
     """A step that iterates until its handler completes it or a bound is reached."""
 
     type: str
@@ -240,7 +259,7 @@ class RespondStep(_StepBase, frozen=True, tag="respond", tag_field="kind", kw_on
     """Headers of the response. Without a ``content-type`` the body is JSON."""
 
 
-class MapStep(_StepBase, frozen=True, tag="map", tag_field="kind", kw_only=True):
+class MapStep(_Dispatched, frozen=True, tag="map", tag_field="kind", kw_only=True):
     """A step that executes one handler for every item of a list that is known at run time.
 
     Its input has to be a list: the run's input, or the output of the step it waits for. Its output
@@ -316,6 +335,14 @@ class WorkflowDefinition(
         raise KeyError(step_id)
 
 
+def has_keys(step: Step) -> bool:
+    """True for a step whose limits depend on what a run was given, or on outputs."""
+    if not isinstance(step, TypedStep):
+        return False
+    limits: tuple[Concurrency | RateLimit, ...] = (*step.concurrency, *step.rate_limits)
+    return bool(step.priority or step.fair_by) or any(limit.key for limit in limits)
+
+
 def wakes_ms(step: SleepStep, started_ms: int) -> int:
     """Return when a sleep is over that began at that time; both in ms since the epoch."""
     if step.until:
@@ -353,10 +380,16 @@ def _plain_struct(value: msgspec.Struct) -> dict[str, Any]:
         plain[config.tag_field] = config.tag
     for field in _fields(type(value)):
         item = getattr(value, field.name)
-        if item != field.default:
+        if item != _default(field):
             is_number = field.type is float and isinstance(item, (int, float))
             plain[field.name] = _plain_number(item) if is_number else _plain_value(item)
     return plain
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is msgspec.NODEFAULT:
+        return field.default
+    return cast("object", field.default_factory())
 
 
 def _plain_number(value: float) -> float:

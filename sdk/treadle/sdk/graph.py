@@ -6,7 +6,7 @@ import graphlib
 from collections.abc import Iterator
 
 from treadle.sdk import wording
-from treadle.sdk.definition import ChoiceStep, MapStep, Step, WorkflowDefinition, WorkStep
+from treadle.sdk.definition import ChoiceStep, MapStep, Step, WorkflowDefinition, WorkStep, has_keys
 from treadle.sdk.errors import Problem
 from treadle.sdk.limits import CYCLES_MAX, EDGES_MAX
 from treadle.sdk.wording import Suggestions
@@ -117,11 +117,12 @@ def _compensations(definition: WorkflowDefinition) -> Iterator[Problem]:
             or undoing.when
             or undoing.compensate
             or undoing.on_failure
+            or has_keys(undoing)
         ):
             yield Problem(
                 path,
                 f"{named} runs only to undo this one, so it waits for nothing, handles no failure "
-                "and has no when, on_failure or compensate. Remove that from it.",
+                "and has no when, on_failure, compensate or key of a limit. Remove that from it.",
             )
         elif isinstance(undoing, WorkStep) and undoing.input_schema is not None:
             yield Problem(

@@ -114,6 +114,16 @@ APPROVERS_MAX = 50
 HEADERS_MAX = 32
 """Headers of one response: a page of them."""
 
+CONCURRENCY_MAX = 1_000
+"""Slots of one limit. Its record names every holder and is written with each of them; a thousand
+of the longest names are a quarter of a message."""
+
+FLOW_LIMITS_MAX = 10
+"""Limits of one step: each dispatch takes a slot of every one of them."""
+
+WEIGHTS_MAX = 1_000
+"""Weights of one step. More of them are a table of tenants, which is no part of a definition."""
+
 #: Every number of a definition, by the name of its field.
 RANGES: dict[str, Range] = {
     "timeout_s": _DURATION,
@@ -155,5 +165,10 @@ RANGES: dict[str, Range] = {
         1, ATTEMPTS_MAX, "it counts executions, the first included, where 1 means no retry"
     ),
     "multiplier": Range(1, MULTIPLIER_MAX, "it is the factor by which the delay grows"),
+    "limit": Range(1, 1_000_000, "it is how many there may be, one at least"),
+    "burst": Range(0, 1_000_000, "it is how many may begin at once, where 0 means the limit"),
+    "per_s": Range(
+        0.001, 366 * 24 * 3600, "it is the period in seconds, of a millisecond to a year"
+    ),
     "jitter": Range(0, 1, "it is the share of the delay by which it varies"),
 }

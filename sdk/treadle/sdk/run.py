@@ -151,6 +151,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     responded: str = ""
     """The respond step that has answered the run's request: the first one that has completed."""
     metadata: Mapping[str, MetadataValue] = {}
+    priority: int = 0
+    """Given at its start; 0 is none, and the steps' own counts."""
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     write: str = ""

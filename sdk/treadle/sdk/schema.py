@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from treadle.sdk import definition as definition_module
+from treadle.sdk import flow as flow_module
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.limits import (
@@ -22,12 +23,14 @@ from treadle.sdk.limits import (
     APPROVERS_MAX,
     BRANCHES_MAX,
     CONDITION_CHARS_MAX,
+    FLOW_LIMITS_MAX,
     HEADERS_MAX,
     NON_RETRYABLE_MAX,
     PROMPT_CHARS_MAX,
     RANGES,
     STEPS_MAX,
     TEXT_CHARS_MAX,
+    WEIGHTS_MAX,
     WORD_CHARS_MAX,
 )
 from treadle.sdk.matching import NAME_CHARS_MAX, NAME_PATTERN
@@ -49,6 +52,9 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "headers": {"maxProperties": HEADERS_MAX},
     "prompt": {"maxLength": PROMPT_CHARS_MAX},
     "approvers": {"maxItems": APPROVERS_MAX},
+    **{name: {"maxLength": CONDITION_CHARS_MAX} for name in ("key", "priority", "fair_by")},
+    **{name: {"maxItems": FLOW_LIMITS_MAX} for name in ("concurrency", "rate_limits")},
+    "weights": {"maxProperties": WEIGHTS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
     "over": {"maxLength": WORD_CHARS_MAX},
     "allowed_tasks": {"maxItems": ALLOWED_TASKS_MAX, "uniqueItems": True},
@@ -73,7 +79,7 @@ def workflow_schema() -> dict[str, Any]:
             of.update(_NARROWER.get(field, {}))
             if field in _ITEMS:
                 of["items"].update(_ITEMS[field])
-            owners = (name, *_INHERITED.get(name, ()), "_StepBase")
+            owners = (name, *_INHERITED.get(name, ()), "_Dispatched", "_StepBase")
             texts = (described.get((owner, field), "") for owner in owners)
             if text := next(filter(None, texts), ""):
                 of["description"] = text
@@ -87,7 +93,8 @@ def workflow_schema() -> dict[str, Any]:
 def _field_docs() -> dict[tuple[str, str], str]:
     """Return the texts below the fields of the definition types, by class and field."""
     docs: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(definition_module)).body:
+    modules = (definition_module, flow_module)
+    for node in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
         if not isinstance(node, ast.ClassDef):
             continue
         for field, below in zip(node.body, node.body[1:], strict=False):

@@ -32,6 +32,7 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
 )
 from treadle.sdk.errors import Problem
+from treadle.sdk.flow import Concurrency, RateLimit
 from treadle.sdk.limits import STEPS_MAX
 from treadle.sdk.wording import Suggestions
 
@@ -56,6 +57,8 @@ _MISSING = {
     "type": "workers register their handlers under the task type. Give the step one",
     "signal": "the step completes when a signal of this name arrives. Name the signal",
     "event": "the step completes when an event of this name is published. Name the event",
+    "limit": "it says how many there may be. Set it, for example to 10",
+    "per_s": "a rate is so many in a period. Give its seconds, for example 60",
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
     "branches": "a choice takes the first branch whose condition holds. Give it a list of them",
@@ -84,6 +87,10 @@ _EXPECTED: dict[object, str] = {
     str: "text",
     int: "a whole number",
     float: "a number",
+}
+_PARTS: dict[object, type[Concurrency] | type[RateLimit]] = {
+    tuple[Concurrency, ...]: Concurrency,
+    tuple[RateLimit, ...]: RateLimit,
 }
 _UNREADABLE = object()
 
@@ -192,6 +199,10 @@ class Structure:
             return self._headers(value, path)
         if kind == tuple[Branch, ...]:
             return self._branches(value, path)
+        if kind in _PARTS:
+            return self._parts(value, _PARTS[kind], path)
+        if kind == dict[str, float]:
+            return self._numbers(value, path)
         if get_origin(kind) is tuple:
             return self._steps(value, path)
         if get_origin(kind) is Literal:
@@ -210,6 +221,34 @@ class Structure:
             return cast("object", msgspec.convert(value, kind, strict=True))
         except msgspec.ValidationError:
             return self._expect(path, _EXPECTED[kind], value)
+
+    def _parts(self, value: object, cls: type[Concurrency] | type[RateLimit], path: str) -> object:
+        items = self._items(value, path, "a list of limits")
+        if items is None:
+            return _UNREADABLE
+        parts: list[Concurrency | RateLimit] = []
+        for i, item in enumerate(items):
+            where = wording.item(path, i)
+            if not isinstance(item, Mapping):
+                self._expect(where, "the fields of a limit", item)
+                continue
+            fields = cast("Mapping[object, object]", item)
+            parts.append(cls(**self._fields(fields, cls, where, {"limit": 1, "per_s": 1.0})))
+        return tuple(parts)
+
+    def _numbers(self, value: object, path: str) -> object:
+        if not isinstance(value, Mapping):
+            return self._expect(path, "numbers by name", value)
+        numbers: dict[str, float] = {}
+        for key, item in cast("Mapping[object, object]", value).items():
+            where = wording.field(path, wording.key(key))
+            if not isinstance(key, str):
+                self._expect(where, "a name", key)
+                continue
+            number = self._scalar(item, float, where)
+            if isinstance(number, float):
+                numbers[key] = number
+        return numbers
 
     def _texts(self, value: object, path: str) -> object:
         items = self._items(value, path, "a list of names")

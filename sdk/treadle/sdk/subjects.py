@@ -9,6 +9,9 @@
                   $KV.<ns>_steps.<domain>.<run>.<step>.j.<n>     a record of its journal
     KV_<ns>_runs  $KV.<ns>_runs.<run>                          run documents
     KV_<ns>_lanes $KV.<ns>_lanes.<domain>.<lane>               how far each lane has come
+    KV_<ns>_limits  $KV.<ns>_limits.s.<limit>                  who holds the slots of a limit
+                    $KV.<ns>_limits.w.<limit>.<line>.<domain>.<run>.<step>.<token>  who waits
+                    $KV.<ns>_limits.r.<limit>                  when a rate lets the next begin
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
                   <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
     KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
@@ -100,16 +103,18 @@ class Subjects:
         self.workflows_bucket = f"{ns}_workflows"
         self.workers_bucket = f"{ns}_workers"
         self.lanes_bucket = f"{ns}_lanes"
+        self.limits_bucket = f"{ns}_limits"
         self.steps_stream = f"KV_{self.steps_bucket}"
         self.runs_stream = f"KV_{self.runs_bucket}"
         self.workflows_stream = f"KV_{self.workflows_bucket}"
         self.workers_stream = f"KV_{self.workers_bucket}"
         self.lanes_stream = f"KV_{self.lanes_bucket}"
+        self.limits_stream = f"KV_{self.limits_bucket}"
         self.own_streams = frozenset(
             (
                 *(self.events_stream, self.timers_stream, self.output_stream, self.dead_stream),
                 *(self.steps_stream, self.runs_stream, self.workflows_stream),
-                *(self.workers_stream, self.lanes_stream),
+                *(self.workers_stream, self.lanes_stream, self.limits_stream),
             )
         )
         self.all_events = f"{ns}.evt.>"
@@ -131,6 +136,10 @@ class Subjects:
         self.all_trigger_firings = f"{ns}.fire.trigger.*"
         self.all_workers = f"$KV.{self.workers_bucket}.>"
         self.all_lanes = f"$KV.{self.lanes_bucket}.>"
+        self.all_limits = f"$KV.{self.limits_bucket}.>"
+        self.all_slots = f"$KV.{self.limits_bucket}.s.*"
+        self.all_slot_waiters = f"$KV.{self.limits_bucket}.w.>"
+        self.all_rates = f"$KV.{self.limits_bucket}.r.*"
 
     # ---------------------------------------------------------------- events and timers
 
@@ -276,6 +285,29 @@ class Subjects:
         """Return the domain and the lane's key of a record's subject."""
         domain, lane = subject.split(".")[-2:]
         return domain, lane
+
+    def slots(self, limit: str) -> str:
+        """Key of the record of a concurrency limit, given the limit's key."""
+        return f"$KV.{self.limits_bucket}.s.{limit}"
+
+    def slot_waiter(self, limit: str, line: str, register: RegisterAddress, token: int) -> str:
+        """Key of a queued register that waits for a slot."""
+        place = f"{register.domain}.{register.run}.{register.step}.{token}"
+        return f"$KV.{self.limits_bucket}.w.{limit}.{line}.{place}"
+
+    def slot_waiters_of_line(self, limit: str, line: str) -> str:
+        return f"$KV.{self.limits_bucket}.w.{limit}.{line}.>"
+
+    def slot_waiters_of_limit(self, limit: str) -> str:
+        return f"$KV.{self.limits_bucket}.w.{limit}.>"
+
+    def rate(self, limit: str) -> str:
+        """Key of the record of a rate limit."""
+        return f"$KV.{self.limits_bucket}.r.{limit}"
+
+    def parse_limit(self, subject: str) -> str:
+        """Return the limit's key in the subject of any of these."""
+        return subject.split(".")[3]
 
     def workflow_version(self, name: str, content_hash: str) -> str:
         return f"$KV.{self.workflows_bucket}.{name}.v.{content_hash}"

@@ -30,6 +30,7 @@ from treadle.sdk.definition import (
     to_plain,
 )
 from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
+from treadle.sdk.flow_check import problems_of_flow
 from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import (
@@ -165,6 +166,10 @@ def _work(step: TypedStep, path: str) -> Iterator[Problem]:
     yield from _retry(step.retry, wording.field(path, "retry"))
     if isinstance(step, MapStep):
         yield from _map(step, path)
+    yield from problems_of_flow(step, path)
+    for field, limits in (("concurrency", step.concurrency), ("rate_limits", step.rate_limits)):
+        for i, limit in enumerate(limits):
+            yield from _ranges(limit, wording.item(wording.field(path, field), i))
     if isinstance(step, AgentLoopStep) and 0 < step.budget_force_at < step.budget_warn_at:
         yield Problem(
             wording.field(path, "budget_warn_at"),

@@ -8,6 +8,7 @@
     Task ──lost──────> Task | Delayed                 the next attempt, or Ended(failed)
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
     Parked(waits) ──message | wake──> Task
+    Queued ──its limits let it──> Task | Delayed | Sleeping     before every Task under limits
     any live value ──bound──> Ended(failed) | Task(wrap_up) | Parked
     whatever gives a Task, of a paused run ──> Parked(paused) ──resume──> Task
 
@@ -28,6 +29,7 @@ import msgspec
 
 from treadle.engine.core import bounds
 from treadle.engine.core.fitting import raw_misfit
+from treadle.engine.core.flow import RateDeferred, SlotsGranted, gated, granted
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
@@ -43,6 +45,7 @@ from treadle.sdk.messages import (
     LiveRegister,
     MessageSent,
     Parked,
+    Queued,
     Register,
     ResumeRequested,
     Settled,
@@ -69,7 +72,9 @@ REASON_CHARS_MAX = 500
 """Of what a step says it waits for: it stands in the run's document."""
 
 Work = TaskStep | AgentLoopStep
-RegisterEvent = Settled | TaskDue | TimerFired | ResumeRequested | MessageSent
+RegisterEvent = (
+    Settled | TaskDue | TimerFired | ResumeRequested | MessageSent | SlotsGranted | RateDeferred
+)
 
 
 class Placed(NamedTuple):
@@ -100,7 +105,11 @@ def advance(
     says that the run is paused, so that no task is given out.
     """
     new = _moved(step, at, event, moment, newest)
-    return hold(new, moment) if is_paused and new is not at.register else new
+    if new is at.register:
+        return new
+    if is_paused:
+        return hold(new, moment)
+    return new if isinstance(event, SlotsGranted) else gated(new, moment)
 
 
 def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest: int) -> Register:
@@ -108,6 +117,8 @@ def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest:
     if isinstance(register, Ended):
         return register
     match event:
+        case SlotsGranted() | RateDeferred():
+            return _limited(at, event, moment)
         case TimerFired():
             return _timer(step, register, event, moment)
         case ResumeRequested():
@@ -124,6 +135,19 @@ def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest:
             assert_never(event)
 
 
+def _limited(at: Placed, event: SlotsGranted | RateDeferred, moment: Moment) -> Register:
+    queued = at.register
+    if not isinstance(queued, Queued) or event.token != at.sequence:
+        return queued
+    if isinstance(event, SlotsGranted):
+        return granted(queued, event, moment)
+    waited_ms = queued.task.queued_ms + max(0, event.due_ms - queued.since_ms)
+    task = msgspec.structs.replace(
+        queued.task, parent=moment.id, reserved_ms=event.due_ms, queued_ms=waited_ms
+    )
+    return later(task, moment, event.due_ms - moment.ms)
+
+
 def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int) -> Register:
     match event:
         case StepContinued():
@@ -135,7 +159,7 @@ def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int
         case StepFailed():
             return _failed(step, task, event, moment)
         case TaskLost():
-            return lost(task, moment)
+            return _lost(task, moment)
         case _:
             assert_never(event)
 
@@ -264,6 +288,10 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
 
 def lost(task: Task, moment: Moment) -> Register:
     """Return the next value after an execution that will never settle."""
+    return gated(_lost(task, moment), moment)
+
+
+def _lost(task: Task, moment: Moment) -> Register:
     losses = task.losses + 1
     if losses > LOSSES_MAX:
         what = f"iteration {task.iteration}" if task.loop else "it"

@@ -29,6 +29,7 @@ from treadle.engine.core.progress import go_on, over, settled, stop, with_step
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
 from treadle.sdk.definition import MapStep, SignalStep, SleepStep, WaitStep, wakes_ms
+from treadle.sdk.flow import PRIORITY_MAX
 from treadle.sdk.messages import (
     CancelRequested,
     EventMatched,
@@ -90,6 +91,7 @@ def request(
         metadata=event.metadata,
         lane=event.lane,
         singleton=event.singleton,
+        priority=max(-PRIORITY_MAX, min(event.priority, PRIORITY_MAX)),
         trace=event.trace,
     )
     if plan is None:

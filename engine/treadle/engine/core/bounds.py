@@ -11,6 +11,7 @@ from typing import assert_never
 
 import msgspec
 
+from treadle.engine.core.flow import slots_of
 from treadle.engine.core.maps import all_failed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import release
@@ -26,6 +27,7 @@ from treadle.sdk.messages import (
     LiveRegister,
     Outcome,
     Parked,
+    Queued,
     Register,
     ResumeRequested,
     Sleeping,
@@ -46,7 +48,7 @@ def task_of(register: LiveRegister) -> Task:
     match register:
         case Task():
             return register
-        case Delayed() | Sleeping() | Parked():
+        case Queued() | Delayed() | Sleeping() | Parked():
             return register.task
         case _:
             assert_never(register)
@@ -235,6 +237,7 @@ def ended(
         ended_ms=moment.ms,
         spent=spent_by(task),
         chunk=chunk,
+        slots=slots_of(task),
     )
 
 

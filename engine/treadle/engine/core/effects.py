@@ -14,7 +14,9 @@ import msgspec
 
 from treadle.engine.core import maps, waits
 from treadle.engine.core.bounds import spent_by, task_of
+from treadle.engine.core.flow import gated, slots_of
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import Plan
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -33,6 +35,7 @@ from treadle.sdk.definition import (
 from treadle.sdk.messages import (
     Ended,
     Failure,
+    Flow,
     MapChunk,
     Parked,
     Register,
@@ -254,6 +257,24 @@ def _step_timer(
     return SetTimer(f"{letter}-{step_id}", due_ms, fired)
 
 
+def first_register(
+    plan: Plan,
+    run: RunDocument,
+    step: TaskStep | AgentLoopStep,
+    task_input: TaskInput,
+    flow: Flow | None,
+    chunk: MapChunk | None = None,
+) -> Register:
+    """Return the first value of an active step's register.
+
+    A paused run holds it; under limits it waits for them.
+    """
+    task = first_task(plan, run, step, task_input, chunk)
+    now = Moment(run.run, task.parent, task.started_ms)
+    limited = task if flow is None else msgspec.structs.replace(task, flow=flow)
+    return hold(limited, now) if run.is_paused else gated(limited, now)
+
+
 def first_task(
     plan: Plan,
     run: RunDocument,
@@ -315,4 +336,5 @@ def cancelled(register: Register | None, failure: Failure, moment: Moment) -> En
         started_ms=task.started_ms if task else 0,
         ended_ms=moment.ms,
         spent=spent_by(task) if task else NOTHING,
+        slots=slots_of(task) if task else (),
     )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.fitting import misfit
+from treadle.engine.core.flow import resolve
 from treadle.sdk import conditions
-from treadle.sdk.definition import ChoiceStep, Step, WorkStep
+from treadle.sdk.definition import ChoiceStep, Step, TypedStep, WorkStep, has_keys
 from treadle.sdk.messages import Failure
 
 
@@ -22,7 +23,8 @@ def decision(
     """Return whether a step begins, given these values; a failure if they do not fit.
 
     ``given`` is its input, if it is looked at. Of a choice that has its turn: with the first
-    branch whose own condition holds.
+    branch whose own condition holds. The keys of a step's limits have to have
+    values too: nothing can say so once it is active.
     """
     decided = _asked(step, run_input, outputs)
     if not decided.holds or not isinstance(step, WorkStep) or step.input_schema is None:
@@ -35,6 +37,8 @@ def decision(
 def _asked(step: Step, run_input: object, outputs: Mapping[str, object]) -> StepDecided:
     try:
         holds = not step.when or conditions.evaluate(step.when, run_input, outputs)
+        if holds and isinstance(step, TypedStep) and has_keys(step):
+            resolve("", step, run_input, outputs)
         if not holds or not isinstance(step, ChoiceStep):
             return StepDecided(step.id, holds)
         taken = (b.name for b in step.branches if conditions.evaluate(b.when, run_input, outputs))

@@ -19,6 +19,7 @@ from treadle.sdk.definition import (
     TaskStep,
     WorkflowDefinition,
     WorkStep,
+    has_keys,
 )
 from treadle.sdk.given import Graph
 from treadle.sdk.planned import Planned
@@ -117,6 +118,7 @@ class Plan(Graph):
         """
         step = self.steps[step_of(step_id)]
         if isinstance(step, MapStep) and step.id != step_id:
+            # Its limits are in its tasks, like those of any step.
             return TaskStep(id=step_id, type=step.type, timeout_s=step.timeout_s, retry=step.retry)
         if not isinstance(step, WorkStep):
             raise KeyError(step_id)
@@ -140,7 +142,7 @@ class Plan(Graph):
 def is_decided(step: Step) -> bool:
     """True if something is asked of stored values before the step begins."""
     has_schema = isinstance(step, WorkStep) and step.input_schema is not None
-    return bool(step.when) or isinstance(step, ChoiceStep | MapStep) or has_schema
+    return bool(step.when) or isinstance(step, ChoiceStep | MapStep) or has_schema or has_keys(step)
 
 
 def _may_set_timers(step: Step) -> bool:
@@ -151,6 +153,8 @@ def _may_set_timers(step: Step) -> bool:
             return True
         case ChoiceStep() | RespondStep():
             return False
+        case TaskStep() | MapStep() if step.rate_limits:
+            return True
         case TaskStep() | MapStep():
             # Whatever the policy says: a handler may ask for any delay with its failure,
             return step.retry.max_attempts > 1

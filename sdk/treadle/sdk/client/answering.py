@@ -29,6 +29,7 @@ from treadle.sdk.messages import (
     Ended,
     MessageSent,
     Parked,
+    Queued,
     Register,
     Sleeping,
     StepWaiting,
@@ -224,7 +225,7 @@ async def _looked_at(store: Store, run: str, step: str) -> list[Ask]:
     match register:
         case Task():
             task = register
-        case Delayed() | Sleeping():
+        case Queued() | Delayed() | Sleeping():
             task = register.task
         case _:
             return []

@@ -166,7 +166,7 @@ def _worker_notes(
         notes.append(_lost_note(step, document.run, is_served=bool(serving)))
     elif not serving:
         notes.append(_unserved_note(step, document.domain, workers))
-    if step.doing != "sleeping":  # No worker has any part in it.
+    if step.doing not in ("sleeping", "limited"):  # No worker has any part in it.
         notes.extend(_blocked_notes(step, document.run, serving))
     return notes
 

@@ -37,6 +37,7 @@ from treadle.sdk.messages import (
     Failure,
     MetadataValue,
     Parked,
+    Queued,
     Register,
     RunRequested,
     Sleeping,
@@ -58,6 +59,7 @@ ViewStatus = RunStatus | Literal["requested", "unreadable"]
 Doing = Literal[
     "",
     "queued_or_running",
+    "limited",
     "delayed",
     "sleeping",
     "parked",
@@ -369,6 +371,8 @@ def _live(view: StepView, held: Held | None) -> StepView:
     match register:
         case Task():
             return _of_task(view, register, "queued_or_running", held.time_ms, 0)
+        case Queued():
+            return _of_task(view, register.task, "limited", register.since_ms, 0)
         case Delayed():
             return _of_task(view, register.task, "delayed", held.time_ms, register.due_ms)
         case Sleeping():

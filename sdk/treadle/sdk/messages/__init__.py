@@ -5,7 +5,7 @@
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
     engine  --LaneGranted, EventMatched------------------------------------->  events
-    engine  --Task, Delayed, Sleeping, Parked, Ended (registers)------------>  steps bucket
+    engine  --Task, Queued, Delayed, Sleeping, Parked, Ended (registers)---->  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
     engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
 
@@ -29,6 +29,16 @@ from treadle.sdk.messages.common import (
     TaskInput,
 )
 from treadle.sdk.messages.dead_letter import DeadLetter
+from treadle.sdk.messages.flow import (
+    Flow,
+    Holder,
+    Line,
+    RateClaim,
+    RateRecord,
+    SlotClaim,
+    SlotRecord,
+    SlotWaiter,
+)
 from treadle.sdk.messages.internal import (
     EventMatched,
     LaneGranted,
@@ -45,6 +55,7 @@ from treadle.sdk.messages.registers import (
     LiveRegister,
     Outcome,
     Parked,
+    Queued,
     Register,
     Sleeping,
     Task,
@@ -90,12 +101,15 @@ __all__ = [
     "Event",
     "EventMatched",
     "Failure",
+    "Flow",
     "FromRun",
     "FromSteps",
     "Held",
+    "Holder",
     "Inline",
     "ItemFailure",
     "LaneGranted",
+    "Line",
     "LiveRegister",
     "MapChunk",
     "MapOutput",
@@ -105,6 +119,9 @@ __all__ = [
     "Outcome",
     "Parked",
     "PauseRequested",
+    "Queued",
+    "RateClaim",
+    "RateRecord",
     "Register",
     "Results",
     "ResumeRequested",
@@ -114,6 +131,9 @@ __all__ = [
     "Settled",
     "SignalReceived",
     "Sleeping",
+    "SlotClaim",
+    "SlotRecord",
+    "SlotWaiter",
     "StepCompleted",
     "StepContinued",
     "StepFailed",

@@ -8,6 +8,7 @@ import msgspec
 
 from treadle.sdk.asks import Ask
 from treadle.sdk.messages.common import NO_RAW, Failure, TaskInput
+from treadle.sdk.messages.flow import Flow
 from treadle.sdk.messages.maps import ChunkDone, MapChunk
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
@@ -62,6 +63,24 @@ class Task(
     """The run's trace; empty is none."""
     chunk: MapChunk | None = None
     """The task works through a part of a map's list, and ``timeout_ms`` is an item's."""
+    flow: Flow | None = None
+    """The limits under which it is given out."""
+    claim: int = 0
+    """Sequence of the queued register that took the slots of this dispatch; 0 is none."""
+    reserved_ms: int = 0
+    """The time that its rate limits gave this dispatch; 0 is none."""
+    queued_ms: int = 0
+    """For how long this dispatch waited for its limits."""
+
+
+class Queued(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag="queued", tag_field="kind", kw_only=True
+):
+    """A task that waits for its limits; no worker touches it."""
+
+    parent: str
+    task: Task
+    since_ms: int
 
 
 class Delayed(msgspec.Struct, frozen=True, tag="delayed", tag_field="kind", kw_only=True):
@@ -130,10 +149,12 @@ class Ended(
     """What the step has used in all."""
     chunk: ChunkDone | None = None
     """Of a chunk of a map that is over, with or without failed items."""
+    slots: tuple[str, ...] = ()
+    """Keys of the limits in which it may have left a slot."""
 
 
-Register = Task | Delayed | Sleeping | Parked | Ended
-LiveRegister = Task | Delayed | Sleeping | Parked
+Register = Task | Queued | Delayed | Sleeping | Parked | Ended
+LiveRegister = Task | Queued | Delayed | Sleeping | Parked
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -28,6 +28,8 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     """The run waits until every earlier request of this lane is over; empty is no lane."""
     singleton: Singleton = "none"
     """What the run does if it is not first in its lane; ``none`` and ``queue``: it waits."""
+    priority: int = 0
+    """Of the run among those that wait for a limit, -100 to 100; 0 leaves it to the steps."""
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     caller: str = ""

@@ -26,7 +26,6 @@ from treadle.engine.core import (
 from treadle.engine.core.fitting import result_misfit
 from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.maps import output_of
-from treadle.engine.core.pausing import hold
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
@@ -44,6 +43,7 @@ from treadle.sdk.messages import (
     LaneGranted,
     MessageSent,
     Parked,
+    Queued,
     Register,
     ResumeRequested,
     RunRequested,
@@ -67,6 +67,7 @@ from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import RUN_ID, Executor
+from treadle.sdk.testing.limits import SimulatedLimits
 from treadle.sdk.testing.people import Answers, People
 from treadle.sdk.testing.telling import told
 from treadle.worker.execution import Fenced, Record
@@ -111,6 +112,14 @@ class World:
         """Sequence of the newest checkpoint or record, by step."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._executor = Executor(self, handlers, loop)
+        self._limits = SimulatedLimits(
+            lambda: self.plan,
+            RUN_ID,
+            self.now_ms,
+            self._registers,
+            self._place,
+            self._is_paused,
+        )
         self._input = msgspec.Raw(b"null")
         self._messages: dict[str, dict[int, MessageSent]] = {}
         self._payloads: dict[int, msgspec.Raw] = {}
@@ -219,6 +228,9 @@ class World:
         self._decide(moment)
         self._drive()
 
+    def _is_paused(self) -> bool:
+        return self.run is not None and self.run.is_paused
+
     def _decide(self, moment: Moment) -> None:
         """Ask the conditions of the steps whose turn it is, as the engine does."""
         assert self.run is not None
@@ -249,9 +261,8 @@ class World:
         if placed is None:
             return
         newest = max(self._messages.get(step_id, ()), default=0)
-        is_paused = self.run is not None and self.run.is_paused
         step = self.plan.work(step_id)
-        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
+        new = advance(step, placed, event, moment, newest, is_paused=self._is_paused())
         if new is placed.register:
             return
         self._place(step_id, new)
@@ -278,10 +289,7 @@ class World:
             match command:
                 case effects.CreateRegister():
                     if command.step not in self._registers:
-                        task = self._first_task(command.step)
-                        now = Moment(RUN_ID, task.parent, task.started_ms)
-                        first = hold(task, now) if self.run.is_paused else task
-                        self._place(command.step, first)
+                        self._place(command.step, self._first(command.step))
                 case effects.EndRegister():
                     placed = self._registers.get(command.step)
                     register = placed.register if placed else None
@@ -308,14 +316,13 @@ class World:
                 case _:
                     assert_never(command)
 
-    def _first_task(self, name: str) -> Task:
+    def _first(self, name: str) -> Register:
         assert self.run is not None
-        step = self.plan.work(name)
         found = parse_chunk(name)
         if found is None:
-            return effects.first_task(self.plan, self.run, step, self.input_of(name))
+            return self._limits.first(self.run, name, self.input_of(name), None, self.named)
         piece, chunk = self._cuts[found[0]].piece(found[1])
-        return effects.first_task(self.plan, self.run, step, Inline(msgspec.Raw(piece)), chunk)
+        return self._limits.first(self.run, name, Inline(msgspec.Raw(piece)), chunk, self.named)
 
     def _set_timer(self, timer: effects.SetTimer) -> None:
         delay_s = (timer.due_ms - self.now_ms()) / 1000
@@ -386,7 +393,7 @@ class World:
                 return ended.iterations
             case Task() as task:
                 return task.iteration
-            case Delayed() | Sleeping() | Parked() as held:
+            case Queued() | Delayed() | Sleeping() | Parked() as held:
                 return held.task.iteration
 
     # ---------------------------------------------------------------- registers and executions
@@ -406,6 +413,7 @@ class World:
                 self._people.answer(step_id, ask)
         if isinstance(register, Task):
             self._executor.execute(step_id, step.type, placed.sequence, register)
+        self._limits.settle(step_id, placed)
 
     def asks(self, step_id: str) -> tuple[Ask, ...]:
         """Return what a step asks."""

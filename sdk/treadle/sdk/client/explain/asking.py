@@ -25,7 +25,16 @@ from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import last_said
 from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.errors import StoredUnreadable, UnknownRun
-from treadle.sdk.messages import Beat, DeadLetter, Delayed, Register, Sleeping, Task, WorkerPresence
+from treadle.sdk.messages import (
+    Beat,
+    DeadLetter,
+    Delayed,
+    Queued,
+    Register,
+    Sleeping,
+    Task,
+    WorkerPresence,
+)
 from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
@@ -101,7 +110,7 @@ async def _with_steps(store: Store, facts: Facts, found: Look) -> Facts:
         held = found.registers.get(step.id)
         if step.status != "active" or held is None:
             continue
-        if isinstance(held.register, Delayed | Sleeping):
+        if isinstance(held.register, Queued | Delayed | Sleeping):
             steps[step.id] = StepFacts(task=held.register.task)
         elif isinstance(held.register, Task):
             waiting.append((step, held.register, held.sequence))

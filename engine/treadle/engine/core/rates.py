@@ -1,0 +1,20 @@
+"""When the next may begin under a rate limit: the generic cell rate algorithm, pure.
+
+One number is kept, the theoretical time of the next. Whoever comes earlier than the burst allows is
+given a time of its own, once: it need not ask again.
+"""
+
+from __future__ import annotations
+
+
+def reserve(
+    next_us: int, now_us: int, interval_us: int, burst: int, count: int = 1
+) -> tuple[int, int]:
+    """Return the theoretical time after one more, and when that one may begin; microseconds.
+
+    ``count`` is how many begin together: they begin when the first may, and the next one waits
+    for all of them.
+    """
+    theoretical = max(next_us, now_us)
+    begins = max(now_us, theoretical - (burst - 1) * interval_us)
+    return theoretical + count * interval_us, begins
