@@ -16,6 +16,7 @@ from tests.core.mapping import chunk_of
 from tests.core.walks import decided
 
 from treadle.engine.core import (
+    ChildStarted,
     Moment,
     Placed,
     RunEvent,
@@ -31,7 +32,7 @@ from treadle.engine.core import (
 from treadle.engine.core.bounds import spent_by
 from treadle.engine.core.flow import gated, is_limited, resolve
 from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import ApprovalStep, EventStep, TypedStep
+from treadle.sdk.definition import ApprovalStep, EventStep, SubWorkflowStep, TypedStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -47,7 +48,7 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import RunDocument, child_of
 from treadle.sdk.subjects import step_of
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
         yield
         if new is run or world.put_document(new, revision):
             break
+    found: list[RunEvent] = []
     for command in effects.of_document(plan, new):
         yield
         match command:
@@ -239,6 +241,16 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 yield from _await(world, new, command.step)
             case effects.ForgetWaiter():
                 world.waiters.pop(command.step, None)
+
+            case effects.StartChild(step=step_id):
+                world.children.setdefault(child_of(new, step_id), new.steps[step_id].attempt)
+                started = world.plan.steps[step_id]
+                if isinstance(started, SubWorkflowStep) and started.detached:
+                    found.append(ChildStarted(step_id, new.steps[step_id].attempt))
+            case effects.CancelChild(step=step_id, attempt=attempt):
+                world.told.add(child_of(new, step_id, attempt))
+    for fact in found:
+        yield from _fold(world, fact, moment)
 
 
 def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None, None]:

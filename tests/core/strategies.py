@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 from tests.core import mapping, planning
+from tests.core.child_strategies import child_facts, sub_workflow_steps
 from tests.core.names import ERRORS, EVENTS, SIGNALS, STEP_IDS, raws
 from tests.core.waits import answers, matches
 
@@ -138,7 +139,17 @@ def work_steps() -> st.SearchStrategy[TaskStep | AgentLoopStep]:
 
 
 KINDS = ("task", "task", "agent_loop", "signal")
-FLOW_KINDS = (*KINDS, "task", "sleep", "approval", "choice", "event", "respond", "map")
+FLOW_KINDS = (
+    *KINDS,
+    "task",
+    "sleep",
+    "approval",
+    "choice",
+    "event",
+    "respond",
+    "map",
+    "sub_workflow",
+)
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 _times = st.fixed_dictionaries(
@@ -185,6 +196,8 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 steps.append(draw(mapping.map_steps(step_id, after)))
             case "planner":
                 steps.append(draw(planning.planner_steps(step_id, after)))
+            case "sub_workflow":
+                steps.append(draw(sub_workflow_steps(step_id, after)))
             case "sleep":
                 duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
                 steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
@@ -396,6 +409,8 @@ run_events = st.one_of(
     facts(),
     facts(),
     facts(),
+    child_facts(RUN, STEP_IDS, failures()),
+    child_facts(RUN, STEP_IDS, failures()),
     signals,
     signals,
     answers,
@@ -413,45 +428,3 @@ def moments(draw: st.DrawFn, *, letter: str = "e") -> Moment:
     """When and by what: any event that is not among the registers' parents."""
     sequence = draw(st.integers(52, 99))
     return Moment(RUN, f"{letter}{sequence}", draw(times_ms), sequence)
-
-
-# ------------------------------------------------------------------ a life of one step
-
-_waits = st.sampled_from((0, 0, 1, 40, 300, 5_000, 60_000, 400_000))
-
-
-def moves() -> st.SearchStrategy[list[tuple[str, dict[str, object]]]]:
-    """What happens to one step: verbs of ``StepWalk`` with their arguments, in any order."""
-    arguments: dict[str, dict[str, st.SearchStrategy[object]]] = {
-        "continue_": {"delay_ms": st.sampled_from((-1, -1, 0, 100, 40_000)), "spent": told},
-        "complete": {"newest": st.sampled_from((0, 0, 10**6)), "takes_messages": st.booleans()},
-        "wait": {
-            "due_in_ms": st.sampled_from((0, 0, 300, 60_000)),
-            "takes_messages": st.booleans(),
-            "spent": told,
-        },
-        "message": {},
-        "fail": {
-            "type": st.sampled_from(ERRORS),
-            "retryable": st.sampled_from((True, True, True, False)),
-            "retry_after_ms": st.sampled_from((0, 0, 500, 50_000)),
-            "spent": told,
-        },
-        "lose": {},
-        "due": {},
-        "wake": {},
-        "deadline": {},
-        "resume": {
-            "add_iterations": st.integers(0, 2),
-            "add_duration_ms": st.sampled_from((0, 1_000, 1_000_000)),
-        },
-    }
-    verbs = ("continue_",) * 3 + ("fail",) * 2 + ("due", "wake") * 2 + tuple(arguments)
-    return st.lists(
-        st.sampled_from(verbs).flatmap(
-            lambda verb: st.tuples(
-                st.just(verb), st.fixed_dictionaries({**arguments[verb], "after_ms": _waits})
-            )
-        ),
-        max_size=30,
-    )

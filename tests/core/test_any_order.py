@@ -15,11 +15,19 @@ from tests.core import admitting
 from tests.core import strategies as own
 from tests.core.engines import meet
 from tests.core.limiting import limited
+from tests.core.promises import end_child
 from tests.core.world import World
 
 from treadle.engine.core import Plan
 from treadle.sdk.asks import Reply
-from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, SleepStep, wakes_ms
+from treadle.sdk.definition import (
+    ApprovalStep,
+    EventStep,
+    SignalStep,
+    SleepStep,
+    SubWorkflowStep,
+    wakes_ms,
+)
 from treadle.sdk.messages import (
     CancelRequested,
     MessageSent,
@@ -78,7 +86,7 @@ class AnyOrder(RuleBasedStateMachine):
                     "event",
                     "respond",
                 )
-                + ("planner",),
+                + ("planner", "sub_workflow"),
             )
         )
     )
@@ -228,6 +236,14 @@ class AnyOrder(RuleBasedStateMachine):
     def a_client_sends_something(self, event: Any) -> None:
         self.world.store(event)
 
+    @precondition(lambda self: self.world.children)
+    @rule(
+        step=st.sampled_from(own.STEP_IDS),
+        outcome=st.sampled_from(("completed", "completed", "failed", "cancelled")),
+    )
+    def a_child_ends_perhaps_again(self, step: str, outcome: str) -> None:
+        end_child(self.world, step, outcome)
+
     @rule(step=st.sampled_from(own.STEP_IDS[:3]), message_id=st.sampled_from(("m1", "m2", "m3")))
     def a_client_sends_a_message_perhaps_again(self, step: str, message_id: str) -> None:
         self.world.send(step, message_id)
@@ -334,6 +350,8 @@ class AnyOrder(RuleBasedStateMachine):
                 reply = Reply(call_id=step_id, verdict="approve", by="ada")
                 payload = msgspec.Raw(msgspec.json.encode(reply))
                 world.store(MessageSent(step=step_id, kind="reply", id="late", payload=payload))
+            if isinstance(step, SubWorkflowStep) and entry.status == "active":
+                end_child(world, step_id, "completed")
             if isinstance(step, SleepStep) and entry.status == "active":
                 world.now_ms = max(world.now_ms, wakes_ms(step, entry.started_ms))
 

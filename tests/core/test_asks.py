@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core.bounds import task_of
@@ -73,7 +74,7 @@ def test_a_wait_that_is_over_at_once_names_its_asks_all_the_same() -> None:
     assert walk.wait(due_in_ms=-1).asked == 0, "the next one asks nothing"
 
 
-@given(own.loop_steps(), own.moves(), st.booleans(), own.moves())
+@given(own.loop_steps(), moves(), st.booleans(), moves())
 def test_a_register_asks_if_and_only_if_its_value_was_made_by_a_wait_that_asks(
     step: AgentLoopStep, before: Moves, asks: bool, after: Moves
 ) -> None:

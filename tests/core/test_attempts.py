@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core.advance import DELAY_MS_MAX, DUE_TOLERANCE_MS
@@ -23,7 +24,7 @@ LOOP = AgentLoopStep(id="a", type="think", max_iterations=5, retry=AT_ONCE)
 TASK = TaskStep(id="a", type="work", retry=AT_ONCE)
 
 
-@given(own.work_steps(), own.moves())
+@given(own.work_steps(), moves())
 def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]]
 ) -> None:
@@ -49,7 +50,7 @@ def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
             assert after.iterations == before.iteration
 
 
-@given(own.work_steps(), own.moves())
+@given(own.work_steps(), moves())
 def test_attempts_count_every_execution_of_an_iteration_from_one(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]]
 ) -> None:
@@ -67,7 +68,7 @@ def test_attempts_count_every_execution_of_an_iteration_from_one(
         assert task.attempt == executions
 
 
-@given(own.work_steps(), own.moves())
+@given(own.work_steps(), moves())
 def test_lost_workers_of_an_iteration_never_exceed_their_bound(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import RunWalk, StepWalk, plan_of
 
 from treadle.engine.core import Moment, Plan, RunEvent, StepEnded, StepParked, StepResumed, effects
@@ -198,7 +199,7 @@ def test_timers_are_cleared_for_workflows_that_may_have_set_one(step: Step, may:
 # ------------------------------------------------------------------ of a register
 
 
-@given(own.work_steps(), own.moves())
+@given(own.work_steps(), moves())
 def test_a_register_that_waits_for_time_always_has_its_timer(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]]
 ) -> None:

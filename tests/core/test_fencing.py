@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core import Moment, Placed, advance, is_live
@@ -98,7 +99,7 @@ def test_a_repeated_event_changes_nothing(
         assert advance(step, Placed(TOKEN + 1, once), event, moment) is once
 
 
-@given(own.work_steps(), own.moves(), st.data())
+@given(own.work_steps(), moves(), st.data())
 def test_no_event_of_an_earlier_value_changes_anything_however_late(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]], data: st.DataObject
 ) -> None:

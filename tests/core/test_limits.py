@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core.bounds import WRAP_UP_MS, task_of
@@ -54,7 +55,7 @@ def tasks_of(walk: StepWalk) -> list[Task]:
 # ------------------------------------------------------------------ max_iterations
 
 
-@given(own.loop_steps(), own.moves())
+@given(own.loop_steps(), moves())
 def test_no_iteration_beyond_max_iterations_is_ever_given_out(
     step: AgentLoopStep, moves: Moves
 ) -> None:
@@ -67,7 +68,7 @@ def test_no_iteration_beyond_max_iterations_is_ever_given_out(
             assert task.iteration < task.max_iterations or task.wrap_up
 
 
-@given(own.loop_steps(), own.moves())
+@given(own.loop_steps(), moves())
 def test_iterations_are_counted_one_by_one_and_only_by_verdicts_that_commit(
     step: AgentLoopStep, moves: Moves
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_step_failed_by_its_bound_keeps_the_last_output() -> None:
 # ------------------------------------------------------------------ max_duration
 
 
-@given(own.loop_steps(), own.moves(), st.integers(-5, 5))
+@given(own.loop_steps(), moves(), st.integers(-5, 5))
 def test_the_deadline_cuts_whatever_the_step_is_doing_and_never_early(
     step: AgentLoopStep, moves: Moves, off_ms: int
 ) -> None:
@@ -192,7 +193,7 @@ def test_a_task_has_no_deadline() -> None:
 # ------------------------------------------------------------------ on_limit: wrap_up
 
 
-@given(own.loop_steps(on_limit="wrap_up"), own.moves())
+@given(own.loop_steps(on_limit="wrap_up"), moves())
 def test_a_loop_wraps_up_at_most_once_and_then_it_ends(step: AgentLoopStep, moves: Moves) -> None:
     walk = StepWalk(step)
     for verb, arguments in moves:

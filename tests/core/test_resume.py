@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core import Moment
@@ -51,7 +52,7 @@ def parked_by_time(**fields: Any) -> StepWalk:
     return walk
 
 
-@given(own.loop_steps(on_limit="park"), own.moves(), own.resumes, st.integers(0, 10**7))
+@given(own.loop_steps(on_limit="park"), moves(), own.resumes, st.integers(0, 10**7))
 def test_a_resumed_step_is_below_all_of_its_bounds_or_it_stays_parked(
     step: AgentLoopStep, moves: list[tuple[str, dict[str, object]]], event: ResumeRequested, ms: int
 ) -> None:
@@ -219,7 +220,7 @@ def test_clocks_of_two_servers_may_differ_and_no_time_is_lost() -> None:
 @given(
     st.sampled_from((parked_loop, parked_by_time)),
     st.integers(0, 2),
-    own.moves(),
+    moves(),
     st.integers(0, 100_000),
 )
 def test_a_repeated_request_never_raises_a_bound_twice(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import StepWalk
 
 from treadle.engine.core.bounds import task_of
@@ -31,7 +32,7 @@ def _lasting(task: Task) -> dict[str, object]:
     return {name: getattr(task, name) for name in LASTING}
 
 
-@given(own.work_steps(), own.moves())
+@given(own.work_steps(), moves())
 def test_first_dispatch_retry_iteration_and_delay_carry_the_same(
     step: TaskStep | AgentLoopStep, moves: Moves
 ) -> None:

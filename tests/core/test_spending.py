@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import RunWalk, StepWalk, plan_of
 
 from treadle.engine.core import StepEnded, StepParked
@@ -190,7 +191,7 @@ prompt = own.loop_steps().map(
 )
 
 
-@given(prompt, own.moves())
+@given(prompt, moves())
 def test_what_a_step_has_spent_only_grows_and_no_task_is_beyond_a_bound(
     step: AgentLoopStep, moves: Moves
 ) -> None:
@@ -208,7 +209,7 @@ def test_what_a_step_has_spent_only_grows_and_no_task_is_beyond_a_bound(
         before = spent
 
 
-@given(own.loop_steps(), own.moves(), own.told)
+@given(own.loop_steps(), moves(), own.told)
 def test_a_verdict_delivered_again_counts_once(
     step: AgentLoopStep, moves: Moves, told: Spent
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.moves import moves
 from tests.core.walks import RunWalk, StepWalk, plan_of
 
 from treadle.engine.core import StepParked, advance, effects
@@ -229,7 +230,7 @@ def test_what_committed_iterations_have_seen_is_not_forgotten() -> None:
     assert isinstance(walk.complete(newest=50, takes_messages=True), Ended)
 
 
-@given(own.loop_steps(), own.moves(), st.integers(0, 500), st.integers(0, 500))
+@given(own.loop_steps(), moves(), st.integers(0, 500), st.integers(0, 500))
 def test_a_step_that_takes_messages_ends_with_all_seen_or_at_a_bound(
     step: AgentLoopStep, moves: Moves, seen: int, newest: int
 ) -> None:
@@ -250,7 +251,7 @@ def test_a_step_that_takes_messages_ends_with_all_seen_or_at_a_bound(
         assert (after.iteration, after.seen) == (before.iteration + 1, known)
 
 
-@given(own.loop_steps(), own.moves(), st.sampled_from(("message", "wake")), st.integers(0, 10**6))
+@given(own.loop_steps(), moves(), st.sampled_from(("message", "wake")), st.integers(0, 10**6))
 def test_what_wakes_a_step_changes_nothing_but_its_time(
     step: AgentLoopStep, moves: Moves, what: str, ms: int
 ) -> None:

@@ -15,14 +15,22 @@ from typing import Any
 import msgspec
 from tests.core import admitting, engines, mapping
 from tests.core.planning import PLANS
+from tests.core.promises import check_children, check_messages
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 from tests.core.turns import check_turn
 
 from treadle.engine.core import Moment, Placed, Plan, StepEnded, effects, forget_applied
-from treadle.engine.core.bounds import reached, spent_by, task_of
+from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import AgentLoopStep, EventStep, PlannerStep, Step, WorkStep
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    EventStep,
+    PlannerStep,
+    Step,
+    SubWorkflowStep,
+    WorkStep,
+)
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -46,7 +54,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.planned import extended
 from treadle.sdk.run import WAITING, RunDocument
-from treadle.sdk.spending import NOTHING, Spent, at_least, plus
+from treadle.sdk.spending import Spent
 from treadle.sdk.subjects import step_of
 
 
@@ -79,6 +87,9 @@ class World:
         self.timers: dict[str, effects.SetTimer] = {}
         self.executions: list[Execution] = []
         self.limits = admitting.Bucket()
+        self.children: dict[str, int] = {}
+        """The runs that steps have started, each with its attempt; ``told`` that nobody waits."""
+        self.told: set[str] = set()
         self.made_from: dict[bytes, bytes] = {}
         self.must_count: set[str] = set()
         self.used: dict[tuple[str, int], int] = {}
@@ -340,7 +351,7 @@ class World:
         for step_id, values in self.history.items():
             self._check_chain(self.plan.work(step_id), values)
             assert all(not isinstance(value, Ended) for value in values[:-1])
-            self._check_messages(step_id, values)
+            check_messages(self, step_id, values)
             self._check_spending(step_id, values)
             assert self.document is not None
             assert step_of(step_id) in self.document.steps, "no register before a step's start"
@@ -378,22 +389,6 @@ class World:
             assert task.max_iterations <= most, "a request raises a bound once"
             assert (task.iteration, read) == (len(inputs) - 1, inputs[-1])
             assert task.iteration <= task.max_iterations
-
-    def _check_messages(self, step_id: str, values: list[Register]) -> None:
-        """A step that takes messages ended with all of them seen, or at a bound."""
-        ended = values[-1]
-        if not isinstance(ended, Ended) or ended.outcome != "completed":
-            return
-        event, moment = self.log[ended.parent]
-        before = values[-2]
-        assert isinstance(before, Task)
-        if not event.takes_messages or self.newest(step_id, moment.sequence) <= event.seen:
-            return
-        spent = plus(before.spent, at_least(before.spent_now, event.spent))
-        following = msgspec.structs.replace(
-            before, iteration=before.iteration + 1, spent=spent, spent_now=NOTHING
-        )
-        assert reached(following, moment.ms), "only a bound ends a step over an unseen message"
 
     def _check_spending(self, step_id: str, values: list[Register]) -> None:
         """What is counted was used, and each committed iteration counts what its verdict told."""
@@ -480,6 +475,9 @@ class World:
         self.check_waiters()
         for step_id, entry in run.steps.items():
             step = self.plan.steps[step_id]
+            if isinstance(step, SubWorkflowStep):
+                check_children(self, run, step, entry)
+                continue
             if not isinstance(step, WorkStep) or step_id not in self.registers:
                 assert entry.status != "completed" or not isinstance(step, WorkStep)
                 continue

@@ -152,6 +152,20 @@ def test_agent_loop_takes_one_turn_an_iteration(
     assert continued == list(range(result["turns"] - 1))
 
 
+def test_sub_workflow_binds_what_its_runs_have_written(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("book", "Loom")
+        text = await run.result()
+        started = [child.workflow for child in await run.children()]
+        return text, sorted(started)
+
+    text, started = _run(environment, tmp_path / "log", "sub_workflow.py", "book", play)
+    assert text == "Loom Loom Loom. Loom Loom Loom."
+    assert started == ["announcement", "chapter", "chapter"]
+
+
 @pytest.mark.parametrize("approved", [True, False])
 def test_approval_waits_for_a_person(
     environment: dict[str, str], tmp_path: Path, approved: bool

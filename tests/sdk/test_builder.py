@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from treadle.sdk import InvalidDefinition, Retry, Workflow, WorkflowDefinition
-from treadle.sdk.definition import AgentLoopStep, SignalStep, SleepStep, TaskStep, content_hash
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    SignalStep,
+    SleepStep,
+    SubWorkflowStep,
+    TaskStep,
+    content_hash,
+)
 from treadle.sdk.document import format_definition, parse_definition
 
 
@@ -105,6 +112,24 @@ def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None
         TaskStep(id="h", type="h"),
         TaskStep(id="u", type="u"),
     )
+
+
+def test_a_step_that_starts_runs_names_a_workflow_or_is_given_one() -> None:
+    workflow, other = Workflow("w"), Workflow("other")
+    a = workflow.sub_workflow("a", other, timeout=timedelta(hours=1), retry=Retry(max_attempts=2))
+    workflow.sub_workflow("other", after=a, detached=True)
+    workflow.sub_workflow("w", "w", compensate="undo")
+    workflow.task("undo")
+    assert workflow.build().steps[:3] == (
+        SubWorkflowStep(id="a", workflow="other", timeout_s=3600, retry=Retry(max_attempts=2)),
+        SubWorkflowStep(id="other", workflow="other", after=("a",), detached=True),
+        SubWorkflowStep(id="w", workflow="w", compensate="undo"),
+    )
+    workflow.sub_workflow("b", "no name")
+    workflow.sub_workflow("c", detached=True, retry=Retry(max_attempts=2))
+    found = _problems(workflow)
+    assert "'no name'" in found["steps[4].workflow"]
+    assert "never be tried again" in found["steps[5].retry"]
 
 
 def test_a_step_that_handles_failures_must_be_of_the_workflow_and_wait_for_nothing() -> None:

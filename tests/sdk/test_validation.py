@@ -180,7 +180,12 @@ def test_the_fault_of_one_step_is_not_blamed_on_those_that_wait_for_it() -> None
 
 @pytest.mark.parametrize(
     ("kind", "meant"),
-    [("wait_for_signal", "signal"), ("Wait", "signal"), ("loop", "agent_loop"), ("step", "task")],
+    [
+        ("wait_for_signal", "signal"),
+        ("Wait", "signal"),
+        ("loop", "agent_loop"),
+        ("child_workflow", "sub_workflow"),
+    ],
 )
 def test_another_word_for_a_kind_of_step_is_led_to_it(kind: str, meant: str) -> None:
     problems = _problems({"kind": kind, "id": "a"})

@@ -7,7 +7,9 @@ from typing import assert_never
 
 import msgspec
 
+from treadle.engine.children import Children
 from treadle.engine.core import effects
+from treadle.engine.core.facts import ChildStarted
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
@@ -44,6 +46,7 @@ class Driver:
         timers: Timers,
         lanes: Lanes,
         pauses: Pauses,
+        children: Children,
         waiters: Waiters,
     ) -> None:
         self._connection = connection
@@ -54,23 +57,29 @@ class Driver:
         self._timers = timers
         self._lanes = lanes
         self._pauses = pauses
+        self._children = children
         self._waiters = waiters
 
     async def drive(
         self, plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
-    ) -> None:
-        """Make true everything that a document as it stands asks for.
+    ) -> list[ChildStarted]:
+        """Make true everything that a document as it stands asks for; return what it has to hear.
 
-        ``driven`` is an earlier one that this engine has driven.
+        ``driven`` is an earlier one that this engine has driven. What it has to hear is heard again
+        if the document does not change by it.
         """
         commands = effects.of_document(plan, run, driven)
-        await self._perform_all(plan, run, commands)
+        found = await self._perform_all(plan, run, commands)
+        if run.parent is not None and effects.TellParent() in commands:
+            # After the registers: what a stopped loop has used is in them.
+            await self._children.tell_parent(plan, run)
         if plan is not None and run.maps:
             self._forget_chunks(plan, run, driven)
         if run.is_terminal and plan is not None:
             for step in plan.steps.values():
                 if isinstance(step, WorkStep):
                     self._registers.forget(self._address(plan, run, step.id))
+        return found
 
     def _forget_chunks(self, plan: Plan, run: RunDocument, driven: RunDocument | None) -> None:
         """Drop what is known of chunks that are over, also by another engine."""
@@ -87,16 +96,27 @@ class Driver:
 
     async def _perform_all(
         self, plan: Plan | None, run: RunDocument, commands: tuple[effects.Command, ...]
-    ) -> None:
+    ) -> list[ChildStarted]:
+        found: list[ChildStarted | None] = []
         if len(commands) == 1:
-            await self._perform(plan, run, commands[0])
-            return
-        for start in range(0, len(commands), _PARALLEL):
-            batch = commands[start : start + _PARALLEL]
-            await asyncio.gather(*(self._perform(plan, run, command) for command in batch))
+            found.append(await self._perform(plan, run, commands[0]))
+        else:
+            for start in range(0, len(commands), _PARALLEL):
+                batch = commands[start : start + _PARALLEL]
+                found += await asyncio.gather(*(self._perform(plan, run, each) for each in batch))
+        return [fact for fact in found if fact is not None]
 
-    async def _perform(self, plan: Plan | None, run: RunDocument, command: effects.Command) -> None:
+    async def _perform(
+        self, plan: Plan | None, run: RunDocument, command: effects.Command
+    ) -> ChildStarted | None:
         match command:
+            case effects.StartChild():
+                assert plan is not None
+                return await self._children.start(plan, run, command.step)
+            case effects.CancelChild():
+                await self._children.cancel(run, command)
+            case effects.TellParent():
+                pass  # Comes last: see ``drive``.
             case effects.CreateRegister():
                 assert plan is not None
                 await self._create(plan, run, command.step)
@@ -127,6 +147,7 @@ class Driver:
                 await self._pauses.settle(run)
             case _:
                 assert_never(command)
+        return None
 
     async def _create(self, plan: Plan, run: RunDocument, step_id: str) -> None:
         address = self._address(plan, run, step_id)

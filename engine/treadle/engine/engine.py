@@ -14,6 +14,7 @@ from functools import partial
 from opentelemetry.metrics import Meter
 
 from treadle.engine.admission import Admission
+from treadle.engine.children import Children
 from treadle.engine.core.moment import Moment
 from treadle.engine.correlator import Correlator
 from treadle.engine.dead_letters import DeadLetters
@@ -236,7 +237,10 @@ def _wire(
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
     waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
-    driver = Driver(connection, subjects, registers, steps, inputs, timers, lanes, pauses, waiters)
+    children = Children(js, subjects, documents, definitions, registers, inputs)
+    driver = Driver(
+        connection, subjects, registers, steps, inputs, timers, lanes, pauses, children, waiters
+    )
     runs = Runs(
         documents,
         registers,
@@ -248,6 +252,7 @@ def _wire(
         dead_letters,
         floor,
         lanes,
+        children,
     )
     last_resort = LastResort(js, subjects, documents, definitions, plans, driver, dead_letters)
     intake = Intake(subjects, runs, last_resort, dead_letters)

@@ -40,12 +40,13 @@ class AckFloor:
         events = self._subjects.events_of_run(run)
         start = await self.of(run)
         async for stored in self._js.read(self._subjects.events_stream, events, start=start):
-            if _is_request(stored.data):
+            if is_request(stored.data):
                 return True
         return False
 
 
-def _is_request(data: bytes) -> bool:
+def is_request(data: bytes) -> bool:
+    """Return whether a stored event requests a run."""
     try:
         return isinstance(_event.decode(data), RunRequested)
     except (ValueError, RecursionError):

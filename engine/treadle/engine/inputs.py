@@ -20,7 +20,15 @@ from treadle.engine.core.plan import Plan
 from treadle.engine.lists import Lists
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.definition import ChoiceStep, MapStep, Step, TypedStep, WaitStep, has_keys
+from treadle.sdk.definition import (
+    ChoiceStep,
+    MapStep,
+    Step,
+    SubWorkflowStep,
+    TypedStep,
+    WaitStep,
+    has_keys,
+)
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Gatherer
 from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
@@ -37,9 +45,9 @@ from treadle.sdk.messages import (
     TaskInput,
 )
 from treadle.sdk.outcome import outcome_of
-from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX, check_bytes
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.run import RunDocument, detached_output, has_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk, step_of
@@ -112,7 +120,7 @@ class Inputs:
 
     async def _values(self, plan: Plan, run: RunDocument, shape: Shape) -> dict[str, bytes]:
         return {
-            leaf: given_by(plan, leaf) or await self._output(plan, run, leaf)
+            leaf: given_by(plan, leaf) or await self.output(plan, run, leaf)
             for leaf in leaves(shape)
         }
 
@@ -136,6 +144,33 @@ class Inputs:
                     f"of at most {LIST_BYTES_MAX} can be mapped over. Return less for each item"
                 )
         return assembled(shape, await self._values(plan, run, shape))
+
+    async def whole(self, plan: Plan, run: RunDocument, step: Step) -> bytes:
+        """Return the input of a step as it is; raise ``InvalidPayload`` if it is too large."""
+        what = f"input of step {step.id!r}"
+        if failed := failed_before(plan, run, step):
+            return msgspec.json.encode(failed)
+        shape = shape_of(plan, run, step)
+        if shape is None:
+            return await self._event_payload(run.requested)
+        return await self._bounded(what, plan, run, shape)
+
+    async def result(self, plan: Plan, run: RunDocument) -> bytes:
+        """Return the result of a completed run; raise ``InvalidPayload`` if it is too large."""
+        what = f"result of run {run.run!r}"
+        steps, is_single = outcome_of(plan.own, run)
+        shapes: dict[str, Shape] = {step.id: result_of(plan.plans, run, step.id) for step in steps}
+        shape = shapes[steps[0].id] if is_single else shapes
+        return await self._bounded(what, plan, run, shape)
+
+    async def _bounded(self, what: str, plan: Plan, run: RunDocument, shape: Shape) -> bytes:
+        # What maps have put out may be far too much to be read.
+        check_bytes(
+            what, sum(run.maps[leaf].size_bytes for leaf in leaves(shape) if leaf in run.maps)
+        )
+        raw = assembled(shape, await self._values(plan, run, shape))
+        check_bytes(what, len(raw))
+        return raw
 
     def _inline_bytes_max(self) -> int:
         return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
@@ -205,13 +240,16 @@ class Inputs:
         steps = {name: msgspec.json.decode(assembled(of, values)) for name, of in asked.items()}
         return run_input, steps
 
-    async def _output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
+    async def output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
+        """Return the output of a step that is over; null for one that has none to hand on."""
         step = plan.steps[step_id]
         if not has_output(run, step):
             return b"null"
         if isinstance(step, ChoiceStep):
             return msgspec.json.encode(run.chosen[step_id])
-        if isinstance(step, WaitStep):
+        if isinstance(step, SubWorkflowStep) and step.detached:
+            return detached_output(run, step_id)
+        if isinstance(step, WaitStep | SubWorkflowStep):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
         assert isinstance(step, TypedStep)
         address = RegisterAddress(run.domain, run.run, step_id, step.type)
@@ -257,7 +295,10 @@ def _references(plan: Plan, run: RunDocument, shape: Shape) -> FromSteps:
         elif isinstance(before, ChoiceStep):
             types[dep] = ""
             values[dep] = msgspec.Raw(msgspec.json.encode(run.chosen[dep]))
-        elif isinstance(before, WaitStep):
+        elif isinstance(before, SubWorkflowStep) and before.detached:
+            types[dep] = ""
+            values[dep] = msgspec.Raw(detached_output(run, dep))
+        elif isinstance(before, WaitStep | SubWorkflowStep):
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])
         else:

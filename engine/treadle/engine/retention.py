@@ -16,6 +16,7 @@ import time
 
 import msgspec
 
+from treadle.engine.core.children import awaits
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnsuitable, StoredUnreadable
 from treadle.sdk.run import RunDocument
@@ -65,10 +66,22 @@ class Retention:
                 run = read(_decoder, stored)
             except StoredUnreadable:
                 continue  # Whose it is, and whether it is over, nobody knows: an operator decides.
-            if run.is_terminal and run.ended_ms <= before_ms:
+            if run.is_terminal and run.ended_ms <= before_ms and not await self._is_awaited(run):
                 await self._delete(run)
                 count += 1
         return count
+
+    async def _is_awaited(self, run: RunDocument) -> bool:
+        """Return whether a step of another run has not heard of this end yet: it needs it."""
+        if run.parent is None or run.parent.detached:
+            return False
+        subject = self._subjects.run_document(run.parent.run)
+        stored = await self._js.last(self._subjects.runs_stream, subject)
+        try:
+            parent = read(_decoder, stored) if stored and stored.data else None
+        except StoredUnreadable:
+            return False
+        return parent is not None and awaits(parent, run.run, run.parent) is True
 
     async def _delete(self, run: RunDocument) -> None:
         subjects = self._subjects

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from treadle.engine.children import Children
 from treadle.engine.core.apply import (
     RunEvent,
     apply,
@@ -17,7 +18,7 @@ from treadle.engine.core.apply import (
     request,
     without_definition,
 )
-from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
@@ -40,11 +41,13 @@ from treadle.sdk import failpoints
 from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, TypedStep
 from treadle.sdk.messages import (
     CancelRequested,
+    ChildEnded,
     Ended,
     EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
+    ParentEnded,
     Parked,
     PauseRequested,
     ResumeRequested,
@@ -81,6 +84,7 @@ class Runs:
         dead_letters: DeadLetters,
         floor: AckFloor,
         lanes: Lanes,
+        children: Children,
     ) -> None:
         self._documents = documents
         self._registers = registers
@@ -92,6 +96,7 @@ class Runs:
         self._dead_letters = dead_letters
         self._floor = floor
         self._lanes = lanes
+        self._children = children
 
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
@@ -170,17 +175,21 @@ class Runs:
     ) -> list[tuple[RunEvent, Moment]]:
         event, moment = pending.event, pending.moment
         match event:
+            case RunRequested():
+                self._inputs.outputs.put(moment.id, event.input)
+                return [(event, moment)]
+            case ChildEnded():
+                self._inputs.outputs.put(moment.id, event.output)
+                return [(event, moment)]
             case (
-                RunRequested()
-                | LaneGranted()
+                LaneGranted()
                 | SignalReceived()
                 | EventMatched()
                 | CancelRequested()
                 | RunSuperseded()
                 | PauseRequested()
+                | ParentEnded()
             ):
-                if isinstance(event, RunRequested):
-                    self._inputs.outputs.put(moment.id, event.input)
                 return [(event, moment)]
             case ResumeRequested() | MessageSent():
                 return await self._move_on(event, pending, later)
@@ -296,7 +305,22 @@ class Runs:
         return RegisterAddress(version.run.domain, run_id, step_id, step_type)
 
     async def _fold(self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str) -> bool:
-        """Apply the facts to the document and drive its effects; False if there is no run yet."""
+        """Apply the facts to the document and drive its effects; False if there is no run yet.
+
+        Facts that driving finds are applied in their turn.
+        """
+        moment = facts[-1][1]
+        while facts:
+            found = await self._fold_once(run_id, facts, domain)
+            if found is None:
+                return False
+            facts = [(fact, moment) for fact in found]
+        return True
+
+    async def _fold_once(
+        self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str
+    ) -> list[ChildStarted] | None:
+        """Apply facts and drive the effects; return what driving found, None without a run."""
         # A signal that overtook its start in the stream is applied after it, never dropped.
         facts.sort(key=lambda fact: not isinstance(fact[0], RunRequested))
         version = self._documents.known(run_id)
@@ -307,11 +331,11 @@ class Runs:
         while True:
             folded, plan = await self._folded(version, facts, domain)
             if folded is None:
-                return False
+                return None
             if version is not None and folded is version.run:
                 if is_fresh:
                     if _is_behind(version.run, facts):
-                        return False
+                        return None
                     break
                 # Another engine may have written since: "it changes nothing" has to be true
                 # of the document as it stands, or the event is lost.
@@ -330,11 +354,12 @@ class Runs:
                 failpoints.reach("engine.document-stored")
                 break
             version, is_fresh = await self._documents.read(run_id), True
-        if not version.is_driven:
-            await self._driver.drive(plan, version.run, driven)
-            version.is_driven = True
-            failpoints.reach("engine.effects-driven")
-        return True
+        if version.is_driven:
+            return []
+        found = await self._driver.drive(plan, version.run, driven)
+        version.is_driven = not found
+        failpoints.reach("engine.effects-driven")
+        return found
 
     async def _folded(
         self, version: Version | None, facts: list[tuple[RunEvent, Moment]], domain: str
@@ -346,6 +371,10 @@ class Runs:
                 if not isinstance(event, RunRequested):
                     continue
                 plan = await self._definitions.plan(event.workflow, event.definition)
+                link = event.parent
+                if link is not None and await self._children.is_orphaned(moment.run, link):
+                    run = request(plan, event, moment, domain, is_orphaned=True)
+                    continue
                 ahead = await self._ahead(event, moment, domain)
                 is_queued, behind = ahead is not None, ahead.run if ahead else ""
                 run = request(plan, event, moment, domain, is_queued=is_queued, behind=behind)
@@ -410,12 +439,19 @@ def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
     return event.step in ("", step.id) and isinstance(step, TypedStep)
 
 
+_ABOUT_STEPS = StepEnded | StepParked | StepResumed | MessageSent | EventMatched | ChildEnded
+
+
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
     """True when a step with a register, or with an answer, has no entry: a deposed leader has
     answered, with a document older than that. The events have to be looked at again."""
-    return not run.is_terminal and any(
-        step_of(fact.step) not in run.steps
-        for fact, _ in facts
-        if isinstance(fact, StepEnded | StepParked | StepResumed | MessageSent)
-        or (isinstance(fact, EventMatched) and fact.request == run.requested)
-    )
+    if run.is_terminal:
+        return False
+    for fact, _ in facts:
+        if isinstance(fact, EventMatched) and fact.request != run.requested:
+            continue
+        if isinstance(fact, _ABOUT_STEPS):
+            entry = run.steps.get(step_of(fact.step))
+            if entry is None or (isinstance(fact, ChildEnded) and entry.attempt < fact.attempt):
+                return True
+    return False

@@ -87,6 +87,14 @@ def show(run: RunId, json: Json = False, url: Url = None, namespace: Namespace =
 
 
 @app.command()
+def children(run: RunId, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
+    """List the runs that the steps of a run have started."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: runs.children(client, run, as_json=json))
+
+
+@app.command()
 def watch(
     run: RunId,
     timeout: Timeout = None,

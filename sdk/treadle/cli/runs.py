@@ -104,6 +104,18 @@ async def show(client: Client, run_id: str, *, as_json: bool) -> int:
     return exits.OK
 
 
+async def children(client: Client, run_id: str, *, as_json: bool) -> int:
+    found = await client.children(run_id)
+    if as_json:
+        for view in found:
+            output.emit(views.summary(view))
+    elif found:
+        views.listing(found)
+    else:
+        output.remark(f"no step of run {run_id} has started a run")
+    return exits.OK
+
+
 async def watch(client: Client, run_id: str, timeout_s: float | None, *, as_json: bool) -> int:
     code = exits.OK
     try:

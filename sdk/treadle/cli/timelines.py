@@ -18,7 +18,7 @@ BAR_CHARS = 24
 _MARKS = {
     "attempt": "█",
     "pause": "·",
-    **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval"), "░"),
+    **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval", "child"), "░"),
     **dict.fromkeys(("choice", "respond"), "▏"),
 }
 _BAR = 4

@@ -151,6 +151,8 @@ def _about(span: Span) -> Iterator[str]:
         yield f"${cost:.4f}"
     if span.name == "wait" and (reason := have.get(names.WAIT_REASON)):
         yield output.one_line(str(reason))
+    if child := have.get(names.CHILD_RUN):
+        yield f"treadle run trace {child}"
 
 
 def duration(microseconds: int) -> str:

@@ -56,6 +56,7 @@ def summary(view: RunView) -> dict[str, Any]:
         "failed_step": view.failed_step,
         "failure": view.failure,
         "metadata": view.metadata,
+        "parent": view.parent,
         "lane": view.lane,
         "ahead": view.ahead,
     }
@@ -84,6 +85,9 @@ def _facts(view: RunView) -> list[str]:
     if view.pause is not None:
         why = f": {view.pause.reason}" if view.pause.reason else ""
         facts.append(f"paused {date(view.pause.since_ms)}{why}")
+    if view.parent is not None:
+        started = "started, detached, by" if view.parent.detached else "started by"
+        facts.append(f"{started} step {view.parent.step!r} of run {view.parent.run}")
     if view.lane:
         facts.append(f"lane {view.lane}")
     if view.failure is not None:
@@ -139,8 +143,10 @@ def _doing(step: StepView) -> str:
             text = f"waits {age(_now_ms() - step.since_ms)} for event {step.event}"
         case "awaiting_approval":
             text = f"waits {age(_now_ms() - step.since_ms)} for an approval"
+        case "awaiting_child":
+            text = f"waits {age(_now_ms() - step.since_ms)} for run {step.child}"
         case "mapping" | "":
-            text = step.why
+            text = f"run {step.child}" if step.child else step.why
     if failed and step.doing and step.status == "active":
         failed = f"last failure {failed}"
     return "; ".join(filter(None, (_items(step), text, failed)))
@@ -160,7 +166,7 @@ def _why(view: RunView) -> str:
     if view.ahead is not None:
         return queued_text(view.lane, view.ahead)
     if view.failure is None:
-        return ""
+        return f"started by {view.parent.run}" if view.parent else ""
     where = f"{view.failed_step}: " if view.failed_step else ""
     return f"{where}{view.failure}"
 

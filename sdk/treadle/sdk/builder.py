@@ -392,6 +392,36 @@ class Workflow(Generic[InputT]):
             headers=dict(headers or {}),
         )
 
+    def sub_workflow(
+        self,
+        id: str,
+        workflow: Workflow[Any] | str | None = None,
+        *,
+        detached: bool = False,
+        timeout: Duration = 0,
+        retry: Retry | None = None,
+        **turn: Unpack[Turn],
+    ) -> StepRef:
+        """Add a step that starts a run of another workflow and completes with its result.
+
+        ``workflow`` is that workflow or its name, by default the id; the newest version counts
+        when the step starts. The run's input is the step's. ``timeout`` is the longest life of
+        the run; after a failure ``retry`` starts another one. A ``detached`` step completes with
+        ``{"run_id": ...}`` once the run is requested, and neither waits for it nor ends it:
+        docs/sub-workflows.md.
+        """
+        path = self._next_path()
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        return self._add(
+            StepRef(self, id),
+            kind="sub_workflow",
+            **self._parts.turn(path, turn),
+            workflow=id if name is None else name,
+            detached=detached,
+            timeout_s=self._parts.seconds(wording.field(path, "timeout_s"), timeout),
+            retry=self._parts.retry(path, retry),
+        )
+
     def build(self) -> WorkflowDefinition:
         """Return the definition; raise ``InvalidDefinition`` with all problems."""
         plain = {**self._fields, "steps": self._steps}

@@ -284,6 +284,22 @@ class MapStep(_Dispatched, frozen=True, tag="map", tag_field="kind", kw_only=Tru
     """Applies to each item on its own."""
 
 
+class SubWorkflowStep(_StepBase, frozen=True, tag="sub_workflow", tag_field="kind", kw_only=True):
+    """A step that starts a run of a workflow, with its input, and completes with its result.
+
+    The version is the newest one when the step starts the run.
+    """
+
+    workflow: str
+    """Name of the workflow."""
+    detached: bool = False
+    """Complete as soon as the run is requested, with ``{"run_id": ...}``: its end is its own."""
+    timeout_s: float = 0
+    """Longest life of the run in seconds, from its request; 0 is what its workflow says."""
+    retry: Retry = Retry()
+    """After a failure the workflow is started again, as another run."""
+
+
 Step = (
     TaskStep
     | PlannerStep
@@ -295,6 +311,7 @@ Step = (
     | ChoiceStep
     | RespondStep
     | MapStep
+    | SubWorkflowStep
 )
 WorkStep = TaskStep | AgentLoopStep
 """What is one task at a time, a planner too; it has a task type and a register."""

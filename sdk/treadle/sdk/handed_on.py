@@ -5,9 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk import approvals
-from treadle.sdk.messages import EventMatched, MessageSent, RunRequested, SignalReceived
+from treadle.sdk.messages import (
+    ChildEnded,
+    EventMatched,
+    MessageSent,
+    RunRequested,
+    SignalReceived,
+)
 
-Carrier = RunRequested | SignalReceived | EventMatched | MessageSent
+Carrier = RunRequested | SignalReceived | EventMatched | MessageSent | ChildEnded
 
 
 def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
@@ -17,5 +23,7 @@ def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
             return event.input
         case SignalReceived() | EventMatched():
             return event.payload
+        case ChildEnded():
+            return event.output
         case MessageSent():
             return approvals.output_of(event, time_ms)

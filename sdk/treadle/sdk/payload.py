@@ -111,6 +111,17 @@ def json_schema(type_: Any) -> dict[str, Any]:
         raise _unsupported("JSON schema", type_, exc) from exc
 
 
+def check_bytes(what: str, size_bytes: int) -> None:
+    """Raise ``InvalidPayload`` that names ``what`` if that is too large for one message."""
+    if size_bytes > PAYLOAD_BYTES_MAX:
+        raise InvalidPayload(
+            what,
+            f"it takes {size_bytes} bytes as JSON, and {PAYLOAD_BYTES_MAX} are allowed, because it "
+            "travels in one message",
+            "Keep large data in a file or object store and pass a reference to it",
+        )
+
+
 def _check_bounds(what: str, raw: bytes, bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     if len(raw) > bytes_max:
         is_one = bytes_max == PAYLOAD_BYTES_MAX

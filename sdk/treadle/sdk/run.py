@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.children import ParentRun, child_id
 from treadle.sdk.definition import RespondStep, Singleton, SleepStep, Step, WaitStep
 from treadle.sdk.messages import Failure, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
@@ -56,6 +57,10 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     comes late and changes nothing."""
     spent: Spent = NOTHING
     """What the step has used, known when it has ended or parked."""
+    attempt: int = 0
+    """Of a step that starts runs: which of them it is at, counted from 1."""
+    due_ms: int = 0
+    """When such a step starts its next run, after a failure; 0 once it may."""
 
 
 class Pause(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -150,6 +155,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """By choice that has completed: the branch it took."""
     responded: str = ""
     """The respond step that has answered the run's request: the first one that has completed."""
+    parent: ParentRun | None = None
+    """The step of another run that started it."""
     metadata: Mapping[str, MetadataValue] = {}
     priority: int = 0
     """Given at its start; 0 is none, and the steps' own counts."""
@@ -167,6 +174,16 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     def is_paused(self) -> bool:
         """True while nothing of the run may start."""
         return self.pause is not None and self.pause.holds
+
+
+def child_of(run: RunDocument, step_id: str, attempt: int = 0) -> str:
+    """Return the id of the run that a step has started last, or with an attempt."""
+    return child_id(run.run, run.requested, step_id, attempt or run.steps[step_id].attempt)
+
+
+def detached_output(run: RunDocument, step_id: str) -> bytes:
+    """Return the output of a step that does not wait for the run it has started: JSON."""
+    return b'{"run_id":"%b"}' % child_of(run, step_id).encode()
 
 
 def has_output(run: RunDocument, step: Step) -> bool:

@@ -39,7 +39,7 @@ _ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
 #: What the types cannot say, by field.
 _NARROWER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("name", "id", "type", "signal", "default"), _ID),
+    **dict.fromkeys(("name", "id", "type", "signal", "default", "workflow"), _ID),
     **{name: {"minimum": r.least, "maximum": r.most} for name, r in RANGES.items()},
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},

@@ -28,6 +28,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     TaskStep,
     WorkflowDefinition,
 )
@@ -47,6 +48,7 @@ STEP_KINDS: dict[str, type[Step]] = {
     "choice": ChoiceStep,
     "respond": RespondStep,
     "map": MapStep,
+    "sub_workflow": SubWorkflowStep,
 }
 
 #: Why a field is required, and what to do.
@@ -59,6 +61,7 @@ _MISSING = {
     "event": "the step completes when an event of this name is published. Name the event",
     "limit": "it says how many there may be. Set it, for example to 10",
     "per_s": "a rate is so many in a period. Give its seconds, for example 60",
+    "workflow": "the step starts a run of this workflow. Name it",
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
     "branches": "a choice takes the first branch whose condition holds. Give it a list of them",
@@ -67,7 +70,7 @@ _MISSING = {
 }
 _STAND_INS: dict[str, object] = {
     **{"type": "_", "signal": "_", "event": "_", "max_iterations": 1, "name": "_", "when": "true"},
-    **{"branches": (), "default": "_"},
+    **{"branches": (), "default": "_", "workflow": "_"},
 }
 #: Other words for the kinds of steps: those of the builder, and of neighbouring tools.
 _ALSO_CALLED = {
@@ -80,6 +83,9 @@ _ALSO_CALLED = {
     **dict.fromkeys(("plan", "dynamic"), "planner"),
     **dict.fromkeys(("timer", "delay", "sleep_until"), "sleep"),
     **dict.fromkeys(("foreach", "for_each", "fanout", "fan_out"), "map"),
+    **dict.fromkeys(
+        ("child_workflow", "subworkflow", "workflow", "invoke", "child"), "sub_workflow"
+    ),
     **dict.fromkeys(("step", "activity", "job", "function"), "task"),
 }
 _NAMES_OF_A_SIGNAL = frozenset({"name", "type", "event"})
@@ -87,6 +93,7 @@ _EXPECTED: dict[object, str] = {
     str: "text",
     int: "a whole number",
     float: "a number",
+    bool: "true or false",
 }
 _PARTS: dict[object, type[Concurrency] | type[RateLimit]] = {
     tuple[Concurrency, ...]: Concurrency,

@@ -24,6 +24,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     TypedStep,
     WorkflowDefinition,
     WorkStep,
@@ -157,6 +158,8 @@ def _step(step: Step, path: str) -> Iterator[Problem]:
             yield from choices.problems_of(step, path)
         case RespondStep():
             yield from responses.problems_of(step, path)
+        case SubWorkflowStep():
+            yield from _sub_workflow(step, path)
         case _:
             yield from _work(step, path)
 
@@ -268,6 +271,17 @@ def _approval(step: ApprovalStep, path: str) -> Iterator[Problem]:
                 f"{wording.shown(name)} cannot be the name of somebody who answers. Give 1 to "
                 f"{WORD_CHARS_MAX} printable characters.",
             )
+
+
+def _sub_workflow(step: SubWorkflowStep, path: str) -> Iterator[Problem]:
+    yield from _id(wording.field(path, "workflow"), "workflow name", step.workflow)
+    yield from _retry(step.retry, wording.field(path, "retry"))
+    if step.detached and step.retry.max_attempts > 1:
+        yield Problem(
+            wording.field(path, "retry"),
+            "a detached step does not hear how its run ends, so it would never be tried again. "
+            "Remove retry, or detached.",
+        )
 
 
 def _retry(retry: Retry, path: str) -> Iterator[Problem]:

@@ -7,11 +7,12 @@ Read ``advance.py`` first.
 
 from treadle.engine.core.advance import Placed, RegisterEvent, advance, is_live
 from treadle.engine.core.apply import RunEvent, apply, forget_applied, request
-from treadle.engine.core.facts import StepDecided, StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import ChildStarted, StepDecided, StepEnded, StepParked, StepResumed
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 
 __all__ = [
+    "ChildStarted",
     "Moment",
     "Placed",
     "Plan",

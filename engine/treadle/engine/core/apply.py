@@ -3,7 +3,7 @@
     (nothing) ──RunRequested──> queued ──LaneGranted──> running
     (nothing) ──RunRequested──> running ──every step is over──> completed
     running ──a step failed and nothing handles it, the run's deadline──> failed
-    queued | running | parked ──CancelRequested | RunSuperseded──> cancelled
+    queued | running | parked ──CancelRequested | RunSuperseded | ParentEnded──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
     running | parked <──ResumeRequested── paused <──PauseRequested── running | parked
 
@@ -19,23 +19,32 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import pausing, singletons, waits
-from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
+from treadle.engine.core import children, pausing, singletons, waits
+from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
 from treadle.engine.core.fitting import raw_misfit
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import go_on, over, settled, stop, with_step
+from treadle.engine.core.progress import go_on, over, settled, stop, undo, with_step
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
-from treadle.sdk.definition import MapStep, SignalStep, SleepStep, WaitStep, wakes_ms
+from treadle.sdk.definition import (
+    MapStep,
+    SignalStep,
+    SleepStep,
+    SubWorkflowStep,
+    WaitStep,
+    wakes_ms,
+)
 from treadle.sdk.flow import PRIORITY_MAX
 from treadle.sdk.messages import (
     CancelRequested,
+    ChildEnded,
     EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
+    ParentEnded,
     PauseRequested,
     ResumeRequested,
     RunRequested,
@@ -64,6 +73,9 @@ RunEvent = (
     | StepEnded
     | StepParked
     | StepResumed
+    | ChildStarted
+    | ChildEnded
+    | ParentEnded
 )
 
 
@@ -75,11 +87,12 @@ def request(
     *,
     is_queued: bool = False,
     behind: str = "",
+    is_orphaned: bool = False,
 ) -> RunDocument:
     """Return the first document of a run; failed at once if its workflow is not known.
 
     ``is_queued`` says that an earlier request of its lane may not be over, that of ``behind``
-    if it is known.
+    if it is known; ``is_orphaned`` that the step which asked for it waits for it no more.
     """
     run = RunDocument(
         run=moment.run,
@@ -92,8 +105,12 @@ def request(
         lane=event.lane,
         singleton=event.singleton,
         priority=max(-PRIORITY_MAX, min(event.priority, PRIORITY_MAX)),
+        parent=event.parent,
         trace=event.trace,
     )
+    if is_orphaned:
+        gone = Failure("cancelled", "the step that asked for the run is over", retryable=False)
+        return end(run, "cancelled", moment, failure=gone)
     if plan is None:
         failure = Failure(
             "unknown_workflow",
@@ -115,10 +132,16 @@ def request(
 
 def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Start the first steps; the time a run may take counts from here, not from its request."""
-    if plan.definition.timeout_s > 0:
-        deadline_ms = moment.ms + round(plan.definition.timeout_s * 1000)
-        run = msgspec.structs.replace(run, deadline_ms=deadline_ms)
+    if timeout_ms := _timeout_ms(plan, run):
+        run = msgspec.structs.replace(run, deadline_ms=moment.ms + timeout_ms)
     return go_on(plan, run, plan.roots, moment)
+
+
+def _timeout_ms(plan: Plan, run: RunDocument) -> int:
+    """Return the longest life of a run: its workflow's, or the one its parent gives it."""
+    of_parent = run.parent.timeout_ms if run.parent else 0
+    own = round(plan.definition.timeout_s * 1000)
+    return min(own, of_parent) if own and of_parent else own or of_parent
 
 
 def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunDocument:
@@ -152,6 +175,16 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return pausing.paused(run, event, moment)
         case ResumeRequested():
             return _resume(plan, run, event, moment)
+        case ParentEnded():
+            if run.parent is None or run.parent.detached or run.undoing:
+                return run
+            failure = Failure("cancelled", event.reason, retryable=False)
+            run = pausing.lifted(run, moment)
+            return stop(plan, run, "cancelled", moment, failure=failure)
+        case ChildStarted():
+            return children.started(plan, run, event, moment)
+        case ChildEnded():
+            return children.ended(plan, run, event, moment)
         case TimerFired():
             return _timer(run, event, moment, plan)
         case StepEnded():
@@ -195,6 +228,7 @@ def rebuilt(plan: Plan | None, event: RunRequested, requested: Moment, domain: s
         requested_ms=requested.ms,
         metadata=event.metadata,
         lane=event.lane,
+        parent=event.parent,
         steps=dict.fromkeys(plan.steps, entry) if plan else {},
     )
 
@@ -296,6 +330,8 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
         entry = received.steps.get(step.id)
         if entry is not None and entry.status == "active":
             received = consume(received, step, moment)
+            if received.undoing:
+                return undo(plan, received, moment)
             return go_on(plan, received, plan.followers[step.id], moment)
     return received
 
@@ -316,7 +352,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
             return run
         failure = Failure(
             "run_timeout",
-            f"the run was not finished {plan.definition.timeout_s:g} s after its "
+            f"the run was not finished {_timeout_ms(plan, run) / 1000:g} s after its "
             f"{'start in its lane' if run.lane else 'request'}",
             retryable=False,
         )
@@ -325,6 +361,8 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     if entry is None or entry.status != "active":
         return run
     step = plan.steps[event.step]
+    if isinstance(step, SubWorkflowStep):
+        return children.woken(run, step, moment)
     if isinstance(step, SleepStep):
         due_ms = wakes_ms(step, entry.started_ms)
         ended = StepEnded(step.id, "completed", 0, event=moment.id)

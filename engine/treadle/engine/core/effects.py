@@ -28,6 +28,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     TaskStep,
     WorkStep,
     wakes_ms,
@@ -44,7 +45,7 @@ from treadle.sdk.messages import (
     TaskInput,
     TimerFired,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, micro_usd
 from treadle.sdk.subjects import chunk_id, step_of
 
@@ -106,6 +107,25 @@ class SettlePause(msgspec.Struct, frozen=True):
     """Every engine has to know whether the run is paused."""
 
 
+class StartChild(msgspec.Struct, frozen=True):
+    """The step is active: the run it starts has to be requested."""
+
+    step: str
+
+
+class CancelChild(msgspec.Struct, frozen=True):
+    """The step was stopped: the run it has started has to hear that nobody waits for it."""
+
+    step: str
+    attempt: int
+    """Which of its runs; 0 is not known, so any."""
+    reason: str
+
+
+class TellParent(msgspec.Struct, frozen=True):
+    """The run has ended: the step that waits for it has to hear how."""
+
+
 Command = (
     CreateRegister
     | EndRegister
@@ -117,6 +137,9 @@ Command = (
     | Supersede
     | SettleLane
     | SettlePause
+    | StartChild
+    | CancelChild
+    | TellParent
 )
 
 
@@ -130,7 +153,8 @@ def of_document(
     """
     others = _of_neighbours(run)
     if run.is_terminal:
-        return (*_of_ended_run(plan, run), *others)
+        told = (TellParent(),) if run.parent and not run.parent.detached else ()
+        return (*_of_ended_run(plan, run), *others, *told)
     if run.status == "queued":
         return others
     assert plan is not None
@@ -142,12 +166,13 @@ def of_document(
         ended = (command.step for command in commands if isinstance(command, EndRegister))
         steps = dict.fromkeys(map(step_of, ended))
         commands.extend(NotifyCancel(_why(run), step_id) for step_id in steps)
+        commands.extend(_of_cancelled_children(plan, run))
     elif run.deadline_ms:
         fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
         commands.append(SetTimer("run", run.deadline_ms, fired))
     for step_id, entry in run.steps.items():
         if entry.status == "active":
-            commands.extend(_of_active_step(run, plan.steps[step_id], entry.started_ms, driven))
+            commands.extend(_of_active_step(run, plan.steps[step_id], entry, driven))
         elif entry.status == "failed" and step_id in run.maps and not run.undoing:
             commands.extend(_of_failed_map(run, step_id, driven))
     return (*commands, *_of_waits_over(plan, run))
@@ -168,9 +193,14 @@ def _of_neighbours(run: RunDocument) -> tuple[Command, ...]:
 
 
 def _of_active_step(
-    run: RunDocument, step: Step, started_ms: int, driven: RunDocument | None
+    run: RunDocument, step: Step, entry: StepEntry, driven: RunDocument | None
 ) -> tuple[Command, ...]:
+    started_ms = entry.started_ms
     match step:
+        case SubWorkflowStep():
+            if entry.due_ms:
+                return (_step_timer("w", "wake", step.id, "", entry.due_ms),)
+            return () if run.is_paused else (StartChild(step.id),)
         case MapStep():
             before = driven.maps.get(step.id) if driven else None
             since = before.next if before else 0
@@ -189,12 +219,14 @@ def _of_active_step(
 
 
 def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
+    children = _of_cancelled_children(plan, run)
     if plan is None:
-        return []
+        return [*children]
     commands: list[Command] = [*_of_cancelled_steps(plan, run)]
     if commands:
         commands.append(NotifyCancel(_why(run)))
-    if plan.may_set_timers:
+    commands.extend(children)
+    if plan.may_set_timers or run.deadline_ms:
         commands.append(ClearTimers())
     return [*commands, *_of_waits_over(plan, run)]
 
@@ -226,6 +258,23 @@ def _of_failed_map(run: RunDocument, step_id: str, driven: RunDocument | None) -
     failure = Failure("cancelled", f"map {step_id!r} has failed", retryable=False)
     chunks = _of_chunks(run, step_id, failure)
     return [*chunks, NotifyCancel("failed", step_id)] if chunks else []
+
+
+def _of_cancelled_children(plan: Plan | None, run: RunDocument) -> list[CancelChild]:
+    """Return what is due of the runs that nobody waits for any more, also without a definition."""
+    reason = f"its parent, run {run.run!r}, ended: {_why(run)}"
+    return [
+        CancelChild(step_id, entry.attempt, reason)
+        for step_id, entry in run.steps.items()
+        if entry.status == "cancelled" and _starts_runs(plan, step_id, entry)
+    ]
+
+
+def _starts_runs(plan: Plan | None, step_id: str, entry: StepEntry) -> bool:
+    if plan is None:
+        return entry.attempt > 0
+    step = plan.steps[step_id]
+    return isinstance(step, SubWorkflowStep) and not step.detached
 
 
 def _why(run: RunDocument) -> str:

@@ -58,3 +58,12 @@ class StepDecided(msgspec.Struct, frozen=True):
     """Of a choice: the branch it takes."""
     map: MapState | None = None
     """Of a map that begins: how its list is cut."""
+
+
+class ChildStarted(msgspec.Struct, frozen=True):
+    """What came of asking for the run of a step that starts one."""
+
+    step: str
+    attempt: int
+    failure: Failure | None = None
+    """Why there will be no such run."""

@@ -16,6 +16,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     TaskStep,
     WorkflowDefinition,
     WorkStep,
@@ -153,6 +154,8 @@ def _may_set_timers(step: Step) -> bool:
             return True
         case ChoiceStep() | RespondStep():
             return False
+        case SubWorkflowStep():
+            return step.retry.max_attempts > 1
         case TaskStep() | MapStep() if step.rate_limits:
             return True
         case TaskStep() | MapStep():

@@ -32,6 +32,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     wakes_ms,
 )
 from treadle.sdk.messages import Failure
@@ -195,7 +196,8 @@ def _wave(
 
 def _begins(step: Step, moment: Moment) -> StepEntry:
     status: StepStatus = "deciding" if is_decided(step) else "active"
-    return StepEntry(status, started_ms=moment.ms, event=moment.id)
+    attempt = 1 if isinstance(step, SubWorkflowStep) else 0
+    return StepEntry(status, started_ms=moment.ms, event=moment.id, attempt=attempt)
 
 
 def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:

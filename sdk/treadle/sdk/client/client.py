@@ -21,6 +21,7 @@ from treadle.sdk.builder import Workflow
 from treadle.sdk.client import answering, deciding, publishing, requests, sending, tracing
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
+from treadle.sdk.client.children import children
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.asking import explain
 from treadle.sdk.client.explain.reason import Explanation
@@ -336,6 +337,13 @@ class Client:
     async def count_runs(self, **wanted: Unpack[RunsWanted]) -> RunCounts:
         """Return how many runs match, by status; what matches is said as in ``list_runs``."""
         return await count_runs(self._store, filter_of(wanted))
+
+    async def children(self, run: str) -> tuple[RunView, ...]:
+        """Return the runs that a run's steps have started, without their notes and live steps.
+
+        In the order of the steps and their attempts; ``parent`` says of each which step it was.
+        """
+        return tuple(await children(self._store, run))
 
     async def approvals(self, run: str | None = None) -> tuple[PendingAsk, ...]:
         """Return what people are asked by all runs, or by one, oldest first.

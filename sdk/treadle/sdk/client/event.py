@@ -15,11 +15,13 @@ import msgspec
 from treadle.sdk.messages import (
     NO_RAW,
     CancelRequested,
+    ChildEnded,
     Event,
     EventMatched,
     Failure,
     LaneGranted,
     MessageSent,
+    ParentEnded,
     PauseRequested,
     ResumeRequested,
     RunRequested,
@@ -55,12 +57,13 @@ class RunEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     iteration: int | None = None
     attempt: int | None = None
     status: str = ""
-    """Of ``step.ended`` and ``run.ended``: completed, failed or cancelled."""
+    """Of ``step.ended``, ``run.ended`` and ``run.child_ended``: completed, failed or cancelled."""
     iterations: int | None = None
     """Of ``step.ended``: how many were committed."""
     name: str = ""
     """Of a signal: its name. Of an event: its name and id. Of a message: its kind and id. Of
-    ``run.requested``: the workflow. Of ``run.queued`` and ``run.lane_granted``: the lane."""
+    ``run.requested``: the workflow. Of ``run.queued`` and ``run.lane_granted``: the lane. Of
+    ``run.child_ended``: the child."""
     worker: str = ""
     detail: str = ""
     failure: Failure | None = None
@@ -141,6 +144,18 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _with(told, failure=event.failure)
         case LaneGranted():
             return _with(base, name=event.lane)
+        case ChildEnded():
+            return _with(
+                base,
+                step=event.step,
+                name=event.child,
+                attempt=event.attempt,
+                status=event.outcome,
+                failure=event.failure,
+                value=event.output,
+            )
+        case ParentEnded():
+            return _with(base, detail=event.reason)
 
 
 def _with(event: RunEvent, **changes: object) -> RunEvent:

@@ -46,6 +46,10 @@ class RunHandle:
         """Return why the run is not getting on, and what to do: see ``Client.explain``."""
         return await self._client.explain(self.id)
 
+    async def children(self) -> tuple[RunView, ...]:
+        """Return the runs that its steps have started: see ``Client.children``."""
+        return await self._client.children(self.id)
+
     def history(self) -> AsyncIterator[RunEvent]:
         """Iterate over the stored events so far: see ``Client.history``."""
         return self._client.history(self.id)

@@ -49,6 +49,7 @@ NoteKind = Literal[
     "ask",
     "signal_wait",
     "event_wait",
+    "child_wait",
     "message_wait",
     "timed_wait",
     "provider_busy",
@@ -107,6 +108,8 @@ def notes_of(
                     step.id,
                 )
             )
+        elif step.doing == "awaiting_child":
+            notes.append(_child_note(step))
         elif step.status == "active" and step.type and step.doing != "paused":
             notes.extend(_worker_notes(step, document, presence))
     return tuple(notes)
@@ -118,6 +121,11 @@ def _paused_note(run: str, pause: Pause, steps: Sequence[StepView]) -> Note:
     under_way = f"; under way, and allowed to finish: {', '.join(left)}" if left else ""
     text = f"the run is paused{why} (since {date(pause.since_ms)}), so nothing of it starts"
     return Note(f"{text}{under_way}", f"treadle run resume {run}", "paused")
+
+
+def _child_note(step: StepView) -> Note:
+    text = f"step {step.id!r} waits for run {step.child} of workflow {step.workflow!r}"
+    return Note(text, f"treadle explain {step.child}", "child_wait", step.id)
 
 
 def _undoing_note(document: RunDocument) -> Note:

@@ -9,7 +9,15 @@ import msgspec
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.planned import definition_of, graph_of
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import AgentLoopStep, ChoiceStep, MapStep, Step, WaitStep, WorkStep
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    ChoiceStep,
+    MapStep,
+    Step,
+    SubWorkflowStep,
+    WaitStep,
+    WorkStep,
+)
 from treadle.sdk.errors import InvariantError, RunCancelled, RunFailed
 from treadle.sdk.gathering import Gatherer
 from treadle.sdk.given import Graph, given_by
@@ -17,7 +25,7 @@ from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import Ended, Failure, MapOutput
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.run import RunDocument, detached_output, has_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 from treadle.sdk.subjects import RegisterAddress
@@ -83,7 +91,9 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
         return msgspec.Raw(b"null")
     if isinstance(step, ChoiceStep):
         return msgspec.Raw(msgspec.json.encode(document.chosen[step.id]))
-    if isinstance(step, WaitStep):
+    if isinstance(step, SubWorkflowStep) and step.detached:
+        return msgspec.Raw(detached_output(document, step.id))
+    if isinstance(step, WaitStep | SubWorkflowStep):
         entry = document.steps[step.id]
         stored = await store.event(int(entry.event[1:]))
         event = decode_event(stored.data) if stored else None

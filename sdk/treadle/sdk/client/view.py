@@ -14,6 +14,7 @@ import msgspec
 from treadle.sdk import choices
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask
+from treadle.sdk.children import ParentRun
 from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -25,6 +26,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
     TaskStep,
     WorkflowDefinition,
     wakes_ms,
@@ -52,6 +54,7 @@ from treadle.sdk.run import (
     RunStatus,
     StepEntry,
     StepStatus,
+    child_of,
 )
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
@@ -69,6 +72,7 @@ Doing = Literal[
     "awaiting_event",
     "awaiting_approval",
     "mapping",
+    "awaiting_child",
 ]
 
 
@@ -88,6 +92,12 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the published event that it waits for."""
     match: str = ""
     """Condition of that event."""
+    workflow: str = ""
+    """Of a step that starts runs: of which workflow."""
+    child: str = ""
+    """The run that such a step has started last."""
+    detached: bool = False
+    """It does not wait for that run."""
     iteration: int = 0
     """The iteration that is due, counted from 0."""
     attempt: int = 0
@@ -145,6 +155,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     signals_waiting: dict[str, int] = {}
     """Signals that no step has consumed yet: name to count."""
     metadata: Mapping[str, MetadataValue] = {}
+    parent: ParentRun | None = None
+    """The step of another run that started it."""
     lane: str = ""
     ahead: Ahead | None = None
     """Of a queued run: what has to end before it starts."""
@@ -219,7 +231,8 @@ def of_request(
         status="requested",
         definition=requested.definition,
         requested_ms=time_ms,
-        steps=tuple(_step_view(step.id, step, None, None) for step in steps),
+        steps=tuple(_step_view(None, step.id, step, None) for step in steps),
+        parent=requested.parent,
         metadata=requested.metadata,
         lane=requested.lane,
         notes=notes,
@@ -242,13 +255,7 @@ def of_document(
     names = [*known, *(name for name in document.steps if name not in known)]
     steps = tuple(
         _of_map(
-            _step_view(
-                name,
-                known.get(name),
-                document.steps.get(name),
-                registers.get(name),
-                document.chosen.get(name, ""),
-            ),
+            _step_view(document, name, known.get(name), registers.get(name)),
             document.maps.get(name),
         )
         for name in names
@@ -268,6 +275,7 @@ def of_document(
         failed_step=document.failed_step,
         steps=steps,
         signals_waiting={name: len(events) for name, events in document.signals.items() if events},
+        parent=document.parent,
         metadata=document.metadata,
         lane=document.lane,
         ahead=ahead,
@@ -277,12 +285,10 @@ def of_document(
 
 
 def _step_view(
-    name: str,
-    step: Step | None,
-    entry: StepEntry | None,
-    held: Held | None,
-    branch: str = "",
+    run: RunDocument | None, name: str, step: Step | None, held: Held | None
 ) -> StepView:
+    entry = run.steps.get(name) if run else None
+    branch = run.chosen.get(name, "") if run else ""
     view = StepView(id=name, kind="")
     match step:
         case TaskStep() | AgentLoopStep() | MapStep():
@@ -312,12 +318,27 @@ def _step_view(
         case RespondStep():
             why = f"answers with status {step.status}"
             view = StepView(id=name, kind="respond", after=step.after, why=why)
+        case SubWorkflowStep():
+            view = StepView(
+                id=name,
+                kind="sub_workflow",
+                workflow=step.workflow,
+                detached=step.detached,
+                after=step.after,
+            )
         case None:
             pass
         case _:
             assert_never(step)
-    if entry is None:
+    if run is None or entry is None:
         return view
+    if isinstance(step, SubWorkflowStep) and entry.attempt:
+        view = msgspec.structs.replace(
+            view,
+            attempt=entry.attempt,
+            due_ms=entry.due_ms,
+            child=child_of(run, name, entry.attempt - bool(entry.due_ms)),
+        )
     view = msgspec.structs.replace(
         view,
         status=entry.status,
@@ -366,6 +387,9 @@ def _live(view: StepView, held: Held | None) -> StepView:
         if view.kind == "approval":
             since_ms = view.started_ms
             return msgspec.structs.replace(view, doing="awaiting_approval", since_ms=since_ms)
+        if view.kind == "sub_workflow":
+            doing_now: Doing = "delayed" if view.due_ms else "awaiting_child"
+            return msgspec.structs.replace(view, doing=doing_now, since_ms=view.started_ms)
         return view
     register = held.register
     match register:

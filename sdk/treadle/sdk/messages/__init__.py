@@ -4,7 +4,7 @@
             PauseRequested, ResumeRequested------------------------------->  events
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
-    engine  --LaneGranted, EventMatched------------------------------------->  events
+    engine  --LaneGranted, EventMatched, ChildEnded, ParentEnded------------->  events
     engine  --Task, Queued, Delayed, Sleeping, Parked, Ended (registers)---->  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
     engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
@@ -40,8 +40,10 @@ from treadle.sdk.messages.flow import (
     SlotWaiter,
 )
 from treadle.sdk.messages.internal import (
+    ChildEnded,
     EventMatched,
     LaneGranted,
+    ParentEnded,
     RunSuperseded,
     TimerFired,
     TimerKind,
@@ -85,7 +87,16 @@ TaskEvent = Settled | TaskDue
 ClientEvent = (
     RunRequested | SignalReceived | MessageSent | CancelRequested | PauseRequested | ResumeRequested
 )
-Event = TaskEvent | ClientEvent | TimerFired | LaneGranted | RunSuperseded | EventMatched
+Event = (
+    TaskEvent
+    | ClientEvent
+    | TimerFired
+    | LaneGranted
+    | RunSuperseded
+    | EventMatched
+    | ChildEnded
+    | ParentEnded
+)
 
 __all__ = [
     "NO_RAW",
@@ -93,6 +104,7 @@ __all__ = [
     "CancelNotice",
     "CancelRequested",
     "Checkpoint",
+    "ChildEnded",
     "ChunkDone",
     "ClientEvent",
     "DeadLetter",
@@ -117,6 +129,7 @@ __all__ = [
     "MessageSent",
     "MetadataValue",
     "Outcome",
+    "ParentEnded",
     "Parked",
     "PauseRequested",
     "Queued",

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.messages.common import NO_RAW, Failure
+from treadle.sdk.spending import NOTHING, Spent
 
 TimerKind = Literal["step_deadline", "run_deadline", "wake"]
 
@@ -80,3 +81,40 @@ class RunSuperseded(
     by: str
     request: int
     """Sequence of the request it is for, as in ``LaneGranted``."""
+
+
+class ChildEnded(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.child_ended",
+    tag_field="event",
+    kw_only=True,
+):
+    """A run that a step of this run started has ended. The step's output is here from now on."""
+
+    step: str
+    child: str
+    workflow: str = ""
+    attempt: int = 1
+    outcome: Literal["completed", "failed", "cancelled"]
+    output: msgspec.Raw = NO_RAW
+    """The child's result, if it has completed: a copy, which outlives the child."""
+    failure: Failure | None = None
+    failed_step: str = ""
+    """The child's step that failed; empty if none is to blame."""
+    spent: Spent = NOTHING
+    """What the child has used, with its own children."""
+
+
+class ParentEnded(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.parent_ended",
+    tag_field="event",
+    kw_only=True,
+):
+    """The step that started this run waits for it no more: the run is cancelled. Twice is once."""
+
+    reason: str = ""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.children import ParentRun
 from treadle.sdk.definition import Singleton
 from treadle.sdk.messages.common import NO_RAW, MetadataValue
 from treadle.sdk.spending import UNLIMITED, SpendingLimits
@@ -36,6 +37,8 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     """W3C traceparent of the span in which the run was requested."""
     trace_state: str = ""
     """W3C tracestate of that span."""
+    parent: ParentRun | None = None
+    """The step of another run that started it; None for a run that clients or triggers start."""
 
 
 class SignalReceived(

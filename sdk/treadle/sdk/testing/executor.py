@@ -36,8 +36,6 @@ from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict, W
 if TYPE_CHECKING:
     from treadle.sdk.testing.world import World
 
-RUN_ID = "simulated"
-
 
 class Executor:
     """Runs the handlers of the tasks that the world gives out."""
@@ -71,7 +69,7 @@ class Executor:
                 f"{f'Did you mean {near!r}? If not, register' if near else 'Register'} it with "
                 "@worker.handler."
             )
-        address = RegisterAddress(MAIN_DOMAIN, RUN_ID, step_id, task_type)
+        address = RegisterAddress(MAIN_DOMAIN, self._world.run_id, step_id, task_type)
         port = _Port(self._world, self._loop, step_id, token, task)
         call = Call(handler, task, address, port)
         if step_id in self._calls:
@@ -161,7 +159,7 @@ class _Port:
         raise InvariantError(f"simulated inputs are always inline, not {source!r}")
 
     async def load_checkpoint(self) -> Checkpoint | None:
-        return self._world.load(self._step_id, self._task)
+        return self._world.beside.load(self._step_id, self._task)
 
     async def save_checkpoint(self, state: bytes) -> Checkpoint:
         task = self._task
@@ -172,18 +170,18 @@ class _Port:
             nonce="",
             state=msgspec.Raw(state),
         )
-        self.head = self._world.save(self._step_id, self.head, checkpoint)
+        self.head = self._world.beside.save(self._step_id, self.head, checkpoint)
         return checkpoint
 
     async def append_record(self, number: int, body: bytes) -> int:
         record = Record(
             token=self.token, iteration=self._task.iteration, nonce="", body=msgspec.Raw(body)
         )
-        self.head = self._world.append(self._step_id, self.head, number, record)
+        self.head = self._world.beside.append(self._step_id, self.head, number, record)
         return self.head
 
     async def read_records(self) -> list[Record]:
-        return self._world.records(self._step_id)
+        return self._world.beside.records(self._step_id)
 
     async def read_messages(self, after: int) -> Letters:
         return self._world.letters(self._step_id, after)

@@ -15,7 +15,7 @@ from treadle.sdk.asks import Ask
 from treadle.sdk.builder import Workflow
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import AgentLoopStep, RespondStep, WorkflowDefinition, content_hash
-from treadle.sdk.errors import RunCancelled, RunConflict, RunFailed
+from treadle.sdk.errors import RunCancelled, RunConflict, RunFailed, UserError
 from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
@@ -26,18 +26,18 @@ from treadle.sdk.messages import (
     RunRequested,
     SignalReceived,
 )
-from treadle.sdk.outcome import outcome_of
 from treadle.sdk.spending import SpendingLimits, micro_usd
 from treadle.sdk.testing.clock import VirtualLoop
-from treadle.sdk.testing.executor import RUN_ID
+from treadle.sdk.testing.family import Family, result_of
 from treadle.sdk.testing.people import Answers
-from treadle.sdk.testing.waiting import waits_of
-from treadle.sdk.testing.world import Recorded, World
+from treadle.sdk.testing.waiting import Waiting, waits_of
+from treadle.sdk.testing.world import BELOW, Recorded, World
 
 if TYPE_CHECKING:
     from treadle.worker import Worker
 
 T = TypeVar("T")
+RUN_ID = "simulated"
 SIMULATED_LANE = "simulated"
 DEFAULT_NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,6 +49,8 @@ class Signal(msgspec.Struct, frozen=True):
     payload: Any = None
     after_s: float = 0
     """Virtual seconds after the start."""
+    child: str = ""
+    """Step whose run it is for, at that time; of a run below it, the steps joined by ``/``."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -103,21 +105,23 @@ class SimulatedResponse(msgspec.Struct, frozen=True):
 class SimulatedRun:
     """A run at the end of its simulation: it ended, is parked, or waits for a signal."""
 
-    def __init__(self, world: World, elapsed_s: float) -> None:
+    def __init__(self, family: Family, world: World, elapsed_s: float) -> None:
         assert world.run is not None
+        self._family = family
         self._world = world
-        self._plan = plan = world.plan
+        self._plan = world.plan
         self._document = world.run
         self.status: str = world.run.status
         self.reason: str = world.run.failure.type if world.run.failure else ""
         """Type of the failure that ended the run, or name of the bound at which it is parked."""
         self.message: str = world.run.failure.message if world.run.failure else ""
-        self.elapsed_s = elapsed_s
+        self.elapsed_s = elapsed_s if world.ended_s < 0 else world.ended_s
         """Virtual seconds from start to end."""
         self.history: tuple[Recorded, ...] = tuple(world.history)
         self.said: tuple[tuple[str, Chunk], ...] = tuple(world.said)
         """What was said to the output stream, in order, each with its step."""
-        self.waits_for: tuple[str, ...] = tuple(w.text for w in waits_of(plan, world.run))
+        self.id = world.run_id
+        self.waits_for: tuple[str, ...] = tuple(w.text for w in self._waits())
         """What a run that is not over waits for, a sentence for each step that waits."""
 
     def __repr__(self) -> str:
@@ -150,6 +154,14 @@ class SimulatedRun:
             status, self._world.iterations(step_id), output, self._world.asks(step_id)
         )
 
+    def child(self, step_id: str) -> SimulatedRun:
+        """Return the run that a step has started last; raise ``KeyError`` if it has none."""
+        self._plan.steps[step_id]
+        below = self._family.below(self._world, step_id)
+        if below is None:
+            raise KeyError(f"step {step_id!r} has started no run")
+        return SimulatedRun(self._family, below, self.elapsed_s)
+
     def result(self, type_: Any = Any) -> Any:
         """Return the run's output; raise ``RunFailed`` or ``RunCancelled`` as a client would.
 
@@ -157,7 +169,7 @@ class SimulatedRun:
         """
         failure = self._document.failure
         if self.status == "cancelled":
-            raise RunCancelled(RUN_ID, self.message)
+            raise RunCancelled(self.id, self.message)
         if not self._document.is_terminal:
             raise self._not_over()
         if failure is not None:
@@ -167,15 +179,24 @@ class SimulatedRun:
             hint = (
                 "Each event of the run, with its time, is in `history` of what simulate returned."
             )
-            raise RunFailed(RUN_ID, step, iteration, failure, hint)
-        steps, is_single = outcome_of(self._plan.own, self._document)
-        if is_single:
-            return self._decoded(self._world.output(steps[0].id), type_)
-        pairs = (b'"%b":%b' % (s.id.encode(), bytes(self._world.output(s.id))) for s in steps)
-        return self._decoded(b"{" + b",".join(pairs) + b"}", type_)
+            raise RunFailed(self.id, step, iteration, failure, hint)
+        return self._decoded(result_of(self._world, self._plan), type_)
 
     def _decoded(self, raw: bytes | msgspec.Raw, type_: Any) -> Any:
         return payload.decode("output of the run", raw, type_, bytes_max=payload.GATHERED_BYTES_MAX)
+
+    def _waits(self) -> list[Waiting]:
+        """Return what the run waits for, and what its children do."""
+        found = waits_of(self._plan, self._document)
+        for step_id in self._plan.steps:
+            entry = self._document.steps.get(step_id)
+            below = self._family.below(self._world, step_id)
+            if below is None or below.run is None or entry is None or entry.status != "active":
+                continue
+            for wait in SimulatedRun(self._family, below, 0)._waits():
+                text = f"step {step_id!r} waits for a run of which {wait.text}"
+                found.append(Waiting(text, wait.remedy))
+        return found
 
     @property
     def response(self) -> SimulatedResponse | None:
@@ -187,11 +208,11 @@ class SimulatedRun:
         return SimulatedResponse(step.status, step.headers, body)
 
     def _not_over(self) -> RunConflict:
-        waits = waits_of(self._plan, self._document)
+        waits = self._waits()
         texts = "; ".join(w.text for w in waits) or "nothing more can happen in it"
         remedy = " and ".join(w.remedy for w in waits) or "what it waits for"
         return RunConflict(
-            RUN_ID, f"is {self.status} and has no result yet: {texts}.", f"Give simulate {remedy}."
+            self.id, f"is {self.status} and has no result yet: {texts}.", f"Give simulate {remedy}."
         )
 
 
@@ -209,6 +230,7 @@ async def simulate(
     pause_after_s: float | None = None,
     cancel_after_s: float | None = None,
     queued_s: float = 0,
+    workflows: Sequence[Workflow | WorkflowDefinition] = (),
 ) -> SimulatedRun:
     """Run the workflow to its end in virtual time and return how it stands.
 
@@ -218,16 +240,19 @@ async def simulate(
     ``answers`` stands for the people who are asked: a function of an ask that returns a ``Reply``,
     or None for no answer yet. The run is paused after ``pause_after_s`` and resumed by ``resume``.
     ``queued_s`` is how long
-    the run is queued in a lane behind others; the other times count from its request. The run is
+    the run is queued in a lane behind others; the other times count from its request. ``workflows``
+    are those that its steps start; it goes on until their runs are over too. The run is
     returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
     ``HandlerError`` if the worker lacks a handler.
     """
-    definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+    definition = _built(workflow)
     workers = list(worker) if isinstance(worker, Sequence) else [worker]
     handlers = {t: h for w in workers for t, h in w.handlers.items()}
     start = datetime.fromisoformat(now) if isinstance(now, str) else now
     plan = Plan(definition, content_hash(definition))
+    others = [_built(each) for each in workflows]
+    plans = {each.name: Plan(each, content_hash(each)) for each in (*others, definition)}
     request = RunRequested(
         workflow=definition.name,
         definition=plan.hash,
@@ -239,14 +264,29 @@ async def simulate(
     def run() -> SimulatedRun:
         loop = VirtualLoop()
         now_ms = round(start.timestamp() * 1000)
-        world = World(plan, handlers, now_ms, loop, queued_s=queued_s, answers=answers)
+
+        def make(family: Family, plan: Plan, run_id: str) -> World:
+            queued = queued_s if run_id == RUN_ID else 0
+            return World(
+                plan,
+                handlers,
+                now_ms,
+                loop,
+                family=family,
+                run_id=run_id,
+                queued_s=queued,
+                answers=answers,
+            )
+
+        family = Family(plans, make, loop)
+        world = family.open(plan, RUN_ID)
 
         async def main() -> SimulatedRun:
-            _schedule(world, planned, resume, pause_after_s, cancel_after_s)
-            _publish(world, events)
+            _schedule(family, planned, resume, pause_after_s, cancel_after_s)
+            _publish(family, events)
             world.publish(request)
             await world.wait_idle()
-            return SimulatedRun(world, loop.time())
+            return SimulatedRun(family, world, loop.time())
 
         try:
             return loop.run_until_complete(main())
@@ -257,10 +297,15 @@ async def simulate(
     return await asyncio.to_thread(run)
 
 
-def _letters(messages: Sequence[Message]) -> list[tuple[float, ClientEvent]]:
+def _built(workflow: Workflow | WorkflowDefinition) -> WorkflowDefinition:
+    return workflow.build() if isinstance(workflow, Workflow) else workflow
+
+
+def _letters(messages: Sequence[Message]) -> list[tuple[float, str, ClientEvent]]:
     return [
         (
             m.after_s,
+            "",
             MessageSent(
                 step=m.step,
                 kind=m.kind,
@@ -274,7 +319,7 @@ def _letters(messages: Sequence[Message]) -> list[tuple[float, ClientEvent]]:
 
 def _planned(
     signals: Mapping[str, Any] | Sequence[Signal],
-) -> list[tuple[float, ClientEvent]]:
+) -> list[tuple[float, str, ClientEvent]]:
     listed = (
         [Signal(name, value) for name, value in signals.items()]
         if isinstance(signals, Mapping)
@@ -283,13 +328,14 @@ def _planned(
     return [
         (
             s.after_s,
+            s.child,
             SignalReceived(name=s.name, payload=msgspec.Raw(payload.encode(s.name, s.payload))),
         )
         for s in listed
     ]
 
 
-def _publish(world: World, events: Mapping[str, Any] | Sequence[Event]) -> None:
+def _publish(family: Family, events: Mapping[str, Any] | Sequence[Event]) -> None:
     listed = (
         [Event(name, value) for name, value in events.items()]
         if isinstance(events, Mapping)
@@ -297,25 +343,26 @@ def _publish(world: World, events: Mapping[str, Any] | Sequence[Event]) -> None:
     )
     for number, event in enumerate(listed):
         value = payload.decode(event.name, payload.encode(event.name, event.payload))
-        world.after(
+        family.root.after(
             f"published-{number}",
             event.after_s,
-            lambda name=event.name, value=value: world.publish_external(name, value),  # type: ignore[misc]
+            lambda name=event.name, value=value: family.publish_external(name, value),  # type: ignore[misc]
         )
 
 
 def _schedule(
-    world: World,
-    planned: list[tuple[float, ClientEvent]],
+    family: Family,
+    planned: list[tuple[float, str, ClientEvent]],
     resume: Resume | None,
     pause_after_s: float | None,
     cancel_after_s: float | None,
 ) -> None:
-    for index, (after_s, event) in enumerate(planned):
+    world = family.root
+    for index, (after_s, child, event) in enumerate(planned):
         world.after(
-            f"sent-{index}",
+            f"{BELOW if child else 'sent'}-{index}",
             after_s,
-            lambda event=event: world.publish(event),  # type: ignore[misc]
+            lambda child=child, event=event: _below(family, child).publish(event),  # type: ignore[misc]
         )
     if pause_after_s is not None:
         pause = PauseRequested(reason="paused by the test")
@@ -335,7 +382,26 @@ def _schedule(
                 cost_micro_usd=micro_usd(resume.add_cost_usd),
             ),
         )
-        world.after("resume", resume.after_s, lambda: world.publish(request))
+        world.after("resume", resume.after_s, lambda: _publish_to_all(family, request))
+
+
+def _below(family: Family, path: str) -> World:
+    """Return the world of the run that the steps of a path have started."""
+    world: World | None = family.root
+    for step_id in filter(None, path.split("/")):
+        world = family.below(world, step_id) if world is not None else None
+    if world is None:
+        raise UserError(
+            f"no run is started by step {path!r} when its signal comes. Send it later: "
+            "Signal(..., after_s=...)."
+        )
+    return world
+
+
+def _publish_to_all(family: Family, request: ResumeRequested) -> None:
+    for world in list(family.worlds.values()):
+        if world.run is not None:
+            world.publish(request)
 
 
 def _close(loop: VirtualLoop) -> None:

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 import msgspec
 
 from treadle.engine.core import (
+    ChildStarted,
     Moment,
     Placed,
     Plan,
@@ -29,13 +30,19 @@ from treadle.engine.core.maps import output_of
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import ApprovalStep, ChoiceStep, MapStep, PlannerStep, WaitStep
+from treadle.sdk.definition import (
+    ApprovalStep,
+    ChoiceStep,
+    MapStep,
+    PlannerStep,
+    SubWorkflowStep,
+    WaitStep,
+)
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Part, gather
 from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
-    Checkpoint,
     Delayed,
     Ended,
     Event,
@@ -61,21 +68,26 @@ from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.planned import extended
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, has_output
+from treadle.sdk.run import RunDocument, detached_output, has_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
+from treadle.sdk.testing.beside import Beside
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.events import External
-from treadle.sdk.testing.executor import RUN_ID, Executor
+from treadle.sdk.testing.executor import Executor
+from treadle.sdk.testing.family import Family
 from treadle.sdk.testing.limits import SimulatedLimits
 from treadle.sdk.testing.people import Answers, People
 from treadle.sdk.testing.telling import told
-from treadle.worker.execution import Fenced, Record
+from treadle.worker.execution import Fenced
 from treadle.worker.mailbox import Letters, received
 from treadle.worker.registry import Handler
 
 CHUNK_BYTES = 64 * 1024
 """Of the items of one chunk, as of an engine's."""
+
+BELOW = "below"
+"""How the name of a timer begins that is for a run below: it outlives this one."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -96,25 +108,26 @@ class World:
         now_ms: int,
         loop: VirtualLoop,
         *,
+        family: Family,
+        run_id: str,
         queued_s: float = 0,
         answers: Answers | None = None,
     ) -> None:
         self.plan = plan
         """Of the run, with what its planners have planned."""
+        self._family = family
+        self.run_id = run_id
         self._epoch_ms = now_ms
         self._loop = loop
         self._queued_s = queued_s
         self._sequence = 0
         self._registers: dict[str, Placed] = {}
-        self._checkpoints: dict[str, tuple[int, Checkpoint]] = {}
-        self._records: dict[str, list[Record]] = {}
-        self._newest: dict[str, int] = {}
-        """Sequence of the newest checkpoint or record, by step."""
+        self.beside = Beside(self)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._executor = Executor(self, handlers, loop)
         self._limits = SimulatedLimits(
             lambda: self.plan,
-            RUN_ID,
+            self.run_id,
             self.now_ms,
             self._registers,
             self._place,
@@ -129,6 +142,8 @@ class World:
         self._external = External(self)
         self._idle = asyncio.Event()
         self._fault: Exception | None = None
+        self.ended_s = -1.0
+        """Virtual seconds from the start of the simulation to the end of the run."""
         self.run: RunDocument | None = None
         self.history: list[Recorded] = []
         self.said: list[tuple[str, Chunk]] = []
@@ -156,8 +171,9 @@ class World:
 
     def stop(self, fault: Exception) -> None:
         """End the simulation; of several faults the first one tells."""
-        self._fault = self._fault or fault
-        self._idle.set()
+        root = self._family.root
+        root._fault = root._fault or fault
+        root.wake()
 
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         """Do something later; a second one of that name replaces the first."""
@@ -175,15 +191,15 @@ class World:
 
     def publish_external(self, name: str, value: Any) -> None:
         """Publish an event to the namespace."""
-        assert self.run is not None
-        self._external.publish(self.plan, self.run, name, value)
+        if self.run is not None:
+            self._external.publish(self.plan, self.run, name, value)
         self.check_idle()
 
     def publish(self, event: Event) -> None:
         """Store an event and handle it, with all its effects."""
         self._sequence += 1
         letter = "t" if isinstance(event, TimerFired) else "e"
-        moment = Moment(RUN_ID, f"{letter}{self._sequence}", self.now_ms(), self._sequence)
+        moment = Moment(self.run_id, f"{letter}{self._sequence}", self.now_ms(), self._sequence)
         self.history.append(Recorded(self._sequence, moment.ms, event))
         match event:
             case (
@@ -285,6 +301,7 @@ class World:
         for step in self.plan.steps.values():
             if ask := self._people.asked_by(step, self.run):
                 self._people.answer(step.id, ask)
+        found: list[ChildStarted] = []
         for command in effects.of_document(self.plan, self.run):
             match command:
                 case effects.CreateRegister():
@@ -294,27 +311,40 @@ class World:
                     placed = self._registers.get(command.step)
                     register = placed.register if placed else None
                     if not isinstance(register, Ended):
-                        moment = Moment(RUN_ID, "end", self.now_ms())
+                        moment = Moment(self.run_id, "end", self.now_ms())
                         ended = effects.cancelled(register, command.failure, moment)
                         self._place(command.step, ended)
                 case effects.SetTimer():
                     self._set_timer(command)
                 case effects.ClearTimers():
-                    for handle in self._timers.values():
-                        handle.cancel()
-                    self._timers.clear()
+                    for name in [name for name in self._timers if not name.startswith(BELOW)]:
+                        self._timers.pop(name).cancel()
                 case effects.NotifyCancel():
                     self._executor.cancel(command.step)
                 case effects.AwaitEvent():
                     self._external.wait(self.plan, self.run, command.step)
                 case effects.ForgetWaiter():
                     pass
+                case effects.StartChild():
+                    found += self._start_child(command.step)
+                case effects.CancelChild(step=step_id, attempt=attempt, reason=reason):
+                    self._family.cancel(self, step_id, attempt, reason)
+                case effects.TellParent():
+                    self._family.tell(self, self.plan)
                 case effects.SettleLane() | effects.Supersede():
                     pass  # Who else is in the lane, the one who simulates says.
                 case effects.SettlePause():
                     pass  # There is one engine, and it has the document.
                 case _:
                     assert_never(command)
+        for fact in found:
+            self._run_event(fact, Moment(self.run_id, "started", self.now_ms()))
+
+    def _start_child(self, step_id: str) -> list[ChildStarted]:
+        step = self.plan.steps[step_id]
+        assert isinstance(step, SubWorkflowStep)
+        started = self._family.start(self, step, bytes(self.input_of(step_id).value))
+        return [started] if started else []
 
     def _first(self, name: str) -> Register:
         assert self.run is not None
@@ -367,7 +397,9 @@ class World:
             return msgspec.Raw(b"null")
         if isinstance(step, ChoiceStep):
             return msgspec.Raw(msgspec.json.encode(self.run.chosen[step_id]))
-        if isinstance(step, WaitStep):
+        if isinstance(step, SubWorkflowStep) and step.detached:
+            return msgspec.Raw(detached_output(self.run, step_id))
+        if isinstance(step, WaitStep | SubWorkflowStep):
             return self._payloads[int(self.run.steps[step_id].event[1:])]
         if isinstance(step, MapStep):
             parts = (self._part(chunk_id(step_id, n)) for n in range(self.run.maps[step_id].chunks))
@@ -381,7 +413,7 @@ class World:
         ended = self._registers[name].register
         assert isinstance(ended, Ended)
         records = ended.chunk.records if ended.chunk else 0
-        return Part(ended, [record.body for record in self._records.get(name, [])[:records]])
+        return Part(ended, [record.body for record in self.beside.records(name)[:records]])
 
     def iterations(self, step_id: str) -> int:
         """Return how many iterations of a step are committed."""
@@ -423,23 +455,26 @@ class World:
         register = placed.register if placed else None
         return register.asks if isinstance(register, Parked) else ()
 
+    @property
+    def is_still(self) -> bool:
+        """True when nothing more can happen in this run by itself."""
+        if self.run is not None and self.run.is_terminal:
+            return not any(name.startswith(BELOW) for name in self._timers)
+        return not (self._timers or self._executor.is_busy)
+
     def check_idle(self) -> None:
         """Wake ``wait_idle`` if nothing more can happen."""
-        is_over = self.run is not None and self.run.is_terminal
-        if is_over or not (self._timers or self._executor.is_busy):
+        if self.run is not None and self.run.is_terminal and self.ended_s < 0:
+            self.ended_s = self._loop.time()
+        if self._family.is_still:
             # Executions that end in this very step of the loop still settle.
-            self._loop.call_soon(self._idle.set)
+            self._loop.call_soon(self._family.root.wake)
+
+    def wake(self) -> None:
+        """Let ``wait_idle`` return."""
+        self._idle.set()
 
     # ---------------------------------------------------------------- what ports ask
-
-    def load(self, step_id: str, task: Task) -> Checkpoint | None:
-        """Return the checkpoint that stands; raise ``Fenced`` for a stale task."""
-        stored = self._checkpoints.get(step_id)
-        if stored is None:
-            return None
-        if stored[1].iteration > task.iteration:
-            raise Fenced("the step has moved on")
-        return stored[1]
 
     def letters(self, step_id: str, after: int) -> Letters:
         """Return the messages to a step that follow a sequence."""
@@ -447,29 +482,9 @@ class World:
         found = [received(sequence, sent[sequence]) for sequence in sent if sequence > after]
         return Letters(found, max([after, *sent]))
 
-    def save(self, step_id: str, head: int, checkpoint: Checkpoint) -> int:
-        """Store a checkpoint over ``head``; raise ``Fenced`` if the pair has moved."""
-        sequence = self._over(step_id, head)
-        self._checkpoints[step_id] = (sequence, checkpoint)
-        return sequence
-
-    def append(self, step_id: str, head: int, number: int, record: Record) -> int:
-        """Store a record of the step's journal; raise ``Fenced`` if the step has moved."""
-        sequence = self._over(step_id, head)
-        records = self._records.setdefault(step_id, [])
-        if number != len(records):
-            raise InvariantError(f"record {number} follows {len(records)} records")
-        records.append(record)
-        return sequence
-
-    def records(self, step_id: str) -> list[Record]:
-        """Return the step's journal."""
-        return list(self._records.get(step_id, []))
-
-    def _over(self, step_id: str, head: int) -> int:
-        newest = max(self._registers[step_id].sequence, self._newest.get(step_id, 0))
-        if newest != head:
+    def next_beside(self, step_id: str, newest: int, head: int) -> int:
+        """Return the sequence of a write beside a register; raise ``Fenced`` if that has moved."""
+        if max(self._registers[step_id].sequence, newest) != head:
             raise Fenced("the step has moved on")
         self._sequence += 1
-        self._newest[step_id] = self._sequence
         return self._sequence

@@ -20,6 +20,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     Step,
+    SubWorkflowStep,
 )
 from treadle.sdk.messages import (
     ChunkDone,
@@ -113,7 +114,7 @@ class Pen(NamedTuple):
             | {
                 names.OPERATION: names.INVOKE_WORKFLOW,
                 names.AGENT: self.workflow,
-                names.SESSION: self.run,
+                names.SESSION: self._session,
                 **more,
             },
             links=links,
@@ -328,13 +329,18 @@ class Pen(NamedTuple):
             return ids.step_span(trace_id, step_of(step.id))
         return ids.part_span(trace_id, step.id, "segment", str(number))
 
+    @property
+    def _session(self) -> str:
+        """What all traces of a run have in common, those of its children included."""
+        return self.request.parent.root if self.request.parent else self.run
+
     def _agent(self, step: Step) -> dict[str, Value]:
         return {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: step.id,
             names.CONVERSATION: f"{self.run}/{step.id}",
             # Both said, or a backend takes the conversation for the session of the whole trace.
-            names.SESSION: self.run,
+            names.SESSION: self._session,
             names.OPENINFERENCE_KIND: "AGENT",
         }
 
@@ -389,6 +395,8 @@ def _kind(step: Step) -> str:
             return f"wait {step.signal}"
         case EventStep():
             return f"wait {step.event}"
+        case SubWorkflowStep():
+            return f"run {step.workflow}"
         case SleepStep():
             return f"sleep {step.id}"
         case ApprovalStep():

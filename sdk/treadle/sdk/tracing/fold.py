@@ -42,6 +42,7 @@ from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
 from treadle.sdk.subjects import chunk_id, parse_chunk
 from treadle.sdk.tracing import ids, names
+from treadle.sdk.tracing.children import with_children
 from treadle.sdk.tracing.drawing import Pen, usage
 from treadle.sdk.tracing.span import Span, Value
 
@@ -214,11 +215,14 @@ class RunFold:
             state = self._state(step)
             if self.live and not state.is_begun:
                 state.is_begun = True
-                spans.append(pen.step(step, entry, 0, is_end=False))
+                spans.append(
+                    with_children(pen.step(step, entry, 0, is_end=False), pen.ref, step, run)
+                )
             if entry.ended_ms and not state.is_closed:
                 state.is_closed = True
                 spans.extend(self._stopped(pen, run, step, entry))
-                spans.extend(_closed(pen, step, state, entry, run.chosen.get(step.id, "")))
+                closed = _closed(pen, step, state, entry, run.chosen.get(step.id, ""))
+                spans.extend((*closed[:-1], with_children(closed[-1], pen.ref, step, run)))
         if run.is_terminal:
             self.is_over = True
             spans.append(pen.ended(run, self._requested_us))
@@ -232,9 +236,10 @@ class RunFold:
         spans = [pen.running(self._requested_us, now_us)]
         for name, entry in (run.steps if run else {}).items():
             step = self._step_of(name)
-            if step is None or entry.ended_ms:
+            if run is None or step is None or entry.ended_ms:
                 continue
-            spans.append(pen.step(step, entry, now_us, is_end=False))
+            span = pen.step(step, entry, now_us, is_end=False)
+            spans.append(with_children(span, pen.ref, step, run))
             state = self._state(step)
             if entry.status == "active" and isinstance(step, WorkStep):
                 place = (state.iteration, state.attempt)

@@ -75,6 +75,11 @@ def segment_trace(trace_id: str, step: str, segment: int) -> str:
     return trace_id if segment == 0 else _hash(16, trace_id, "segment", step, str(segment))
 
 
+def child_ref(ref: TraceRef, step: str, attempt: int) -> TraceRef:
+    """Return the trace of the run that a step starts with its n-th attempt: one of its own."""
+    return TraceRef(_hash(16, ref.trace_id, "child", step, str(attempt)), ref.is_sampled)
+
+
 def segment_of(iteration: int) -> int:
     """Return the segment that an iteration is in; both count from 0."""
     return iteration // ITERATIONS_OF_A_SEGMENT

@@ -13,6 +13,7 @@ import msgspec
 from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
+from treadle.sdk.children import CHILD_DEPTH_MAX
 from treadle.sdk.client.explain.facts import EngineFacts, Facts, Halt, Letter, StepFacts, Taken
 from treadle.sdk.client.explain.hearing import Heard, hear
 from treadle.sdk.client.explain.reason import Explanation
@@ -41,6 +42,8 @@ from treadle.sdk.subjects import Subjects
 
 BEFORE_MAX = 1_000
 """Tasks looked at before one that waits for a worker; of a longer line only so much is told."""
+CHILDREN_MAX = 3
+"""Children of one run that are looked at: each takes as long as the run itself."""
 NAMESPACES_MAX = 50
 """Other namespaces of the server that are asked for a run that is not here."""
 
@@ -58,7 +61,19 @@ async def explain(store: Store, run: str) -> Explanation:
     # Without an engine it does not matter what the other run is doing.
     if found.view.ahead is not None and found.view.ahead.holder and not facts.silent:
         facts = await _with_holder(store, facts, found.view.ahead.holder)
-    return explanation_of(facts)
+    return explanation_of(await _with_children(store, facts, CHILD_DEPTH_MAX))
+
+
+async def _with_children(store: Store, facts: Facts, levels: int) -> Facts:
+    """Add what the children are doing that the run's steps wait for, and theirs."""
+    waited = [step.child for step in facts.view.steps if step.doing == "awaiting_child"]
+    children: dict[str, Explanation] = {}
+    for child in waited[:CHILDREN_MAX] if levels else ():
+        with contextlib.suppress(UnknownRun):  # Its request is on its way.
+            found = await look(store, child)
+            below = await _facts(store, found, looks_at_storage=False)
+            children[child] = explanation_of(await _with_children(store, below, levels - 1))
+    return msgspec.structs.replace(facts, children=children) if children else facts
 
 
 async def _facts(store: Store, found: Look, *, looks_at_storage: bool = True) -> Facts:

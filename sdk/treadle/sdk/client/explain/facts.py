@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import Beat, DeadLetter, Held, Task, WorkerPresence
@@ -103,5 +104,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What that run is doing, in a sentence."""
     holder_command: str = ""
     holder_is_stuck: bool = False
+    children: dict[str, Explanation] = {}
+    """What the runs are doing that its steps wait for."""
     hint: str = ""
     """Of a failed run: what to do about its cause."""

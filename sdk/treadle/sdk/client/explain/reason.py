@@ -30,6 +30,7 @@ ReasonKind = Literal[
     "ask",
     "signal_wait",
     "event_wait",
+    "child_wait",
     "message_wait",
     "parked",
     "paused",

@@ -36,6 +36,7 @@ _LEVELS: dict[NoteKind, Level] = {
     "ask": "waits",
     "signal_wait": "waits",
     "event_wait": "waits",
+    "child_wait": "works",
     "message_wait": "waits",
     "timed_wait": "pause",
     "provider_busy": "pause",
@@ -87,6 +88,8 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
             return _queued(note, facts)
         case "lane_next":
             return _first(note, facts)
+        case "child_wait":
+            return _child(note, facts)
         case _:
             pass
     found = facts.steps.get(note.step)
@@ -163,6 +166,21 @@ def _queued(note: Note, facts: Facts) -> Reason:
         text=text,
         command=(facts.holder_command if facts.holder_is_stuck else "") or note.command,
         since_ms=facts.view.requested_ms,
+    )
+
+
+def _child(note: Note, facts: Facts) -> Reason:
+    """Say what the run is doing that a step waits for: what stops it stops this one."""
+    step = facts.view.step(note.step)
+    child = facts.children.get(step.child)
+    told = f": {str(child).rstrip('.')}" if child else ""
+    return Reason(
+        kind="child_wait",
+        level=child.main.level if child and child.state != "ended" else "works",
+        text=f"{note.text} ({since(step.since_ms, facts.now_ms)}){told}",
+        command=(child.main.command if child and child.is_stuck else "") or note.command,
+        step=step.id,
+        since_ms=step.since_ms,
     )
 
 

@@ -223,6 +223,10 @@ class _Fold:
             if step.started_ms and step.status != "skipped":
                 self._last(step, "event", step.started_ms, step.event)
             return
+        if step.kind == "sub_workflow":
+            if step.child:
+                self._last(step, "child", step.started_ms, step.child)
+            return
         if step.kind in ("approval", "choice", "respond"):
             if step.started_ms and step.status != "skipped":
                 kinds: tuple[SpanKind, ...] = ("approval", "choice", "respond")

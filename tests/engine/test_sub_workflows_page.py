@@ -1,0 +1,62 @@
+"""The page about sub-workflows: its Python runs, and what it names is there.
+
+Method: the block is executed as it stands on a real server; its table and limits are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.sdk.children import CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_FAILED
+from treadle.sdk.definition import SubWorkflowStep
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+from treadle.sdk.settings import Settings
+from treadle.sdk.testing import local, simulate
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sub-workflows.md").read_text()
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block, "docs/sub-workflows.md", "exec"), names)
+    return names
+
+
+def test_the_page_runs(
+    page: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
+    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
+
+    async def story() -> tuple[str, list[str]]:
+        place = {"url": settings.url, "namespace": settings.namespace}
+        async with local(page["worker"], **place):
+            return await page["main"]()
+
+    result, children = asyncio.run(asyncio.wait_for(story(), 30))
+    assert result == "invoice of 30"
+    assert sorted(children) == ["invoice", "survey"]
+
+
+def test_the_page_is_played_in_memory(page: dict[str, Any]) -> None:
+    others = [page["invoice"], page["survey"]]
+    run = asyncio.run(simulate(page["order"], {"total": 7}, page["worker"], workflows=others))
+    assert run.child("bill").result() == "invoice of 7"
+    assert run.child("survey").reason == "timeout"
+
+
+def test_the_page_names_fields_reasons_and_limits_that_there_are() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    own = {"workflow", "detached", "timeout_s", "retry"}
+    assert {f"{row}_s" if row == "timeout" else row for row in rows} == own
+    assert own <= set(SubWorkflowStep.__struct_fields__)
+    assert all(f"`{reason}`" in PAGE for reason in (CHILD_FAILED, CHILD_CANCELLED))
+    assert f"more than {CHILD_DEPTH_MAX} levels" in PAGE
+    assert f"more than {PAYLOAD_BYTES_MAX // 1024} KiB" in PAGE
