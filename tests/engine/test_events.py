@@ -244,9 +244,9 @@ def test_an_event_meets_those_who_wait_for_its_value_and_reads_no_others(play: P
         await stand.stop(engine)
         log = WaiterLog(stand.js, stand.subjects)
         (path,) = await log.paths(NAME)
-        found = [w.run async for w, _ in log.by_value(NAME, path, value_key(7))]
+        found = [each.waiter.run async for each in log.by_value(NAME, path, value_key(7))]
         assert (path, found) == (("id",), ["r7"])
-        assert [w async for w, _ in log.of_any(NAME)] == []
+        assert [each async for each in log.of_any(NAME)] == []
         await stand.client.publish_event(NAME, {"id": 7})
         await stand.engine()
         assert await runs[7].result(timeout_s=10) == {"id": 7}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,11 +22,21 @@ from treadle.sdk.waiters import IndexedPath, Waiter
 SKEW_MS = 50
 """A run's request and an event are stamped by the servers that lead their streams, and clocks of
 servers differ: an event counts as published after a request from this much before it."""
+FEW = 3
+"""So many are read from the leader one by one, before a read of many is worth its round trip."""
 PATHS_KNOWN_MAX = 10_000
 
 _log = logging.getLogger("treadle.engine")
 _waiters = msgspec.json.Decoder(Waiter)
 _paths = msgspec.json.Decoder(IndexedPath)
+
+
+class Found(NamedTuple):
+    """A waiter as it is stored."""
+
+    waiter: Waiter
+    subject: str
+    revision: int
 
 
 class WaiterLog:
@@ -59,8 +70,8 @@ class WaiterLog:
 
     # ---------------------------------------------------------------- waiting steps
 
-    async def put(self, waiter: Waiter, path: Path, value: str) -> None:
-        """Keep a waiter, by the value it waits for at a path; without a path for every event."""
+    async def put(self, waiter: Waiter, path: Path, value: str) -> str:
+        """Keep a waiter, by the value it waits for at a path or for any event; return its key."""
         s, data = self._subjects, msgspec.json.encode(waiter)
         if not path:
             key = s.waiter_of_any(waiter.event, waiter.run, waiter.step)
@@ -68,11 +79,15 @@ class WaiterLog:
             await self._put_path(waiter.event, path)
             key = s.waiter(waiter.event, path_key(path), value, waiter.run, waiter.step)
         await self._js.store(key, data)
+        return key
 
-    async def forget(self, event: str, run: str, step: str, up_to: int = 0) -> None:
-        """Drop what is kept of a step; with ``up_to`` only what is below that revision."""
-        s = self._subjects
-        await self._js.purge(s.waiters_stream, s.waiters_of_step(event, run, step), up_to=up_to)
+    async def forget(self, event: str, run: str, step: str) -> None:
+        """Drop what is kept of a step; the server looks through all that wait for the event."""
+        await self.drop(self._subjects.waiters_of_step(event, run, step))
+
+    async def drop(self, key: str, up_to: int = 0) -> None:
+        """Drop a key; with ``up_to`` only what is below that revision."""
+        await self._js.purge(self._subjects.waiters_stream, key, up_to=up_to)
 
     async def paths(self, event: str) -> list[Path]:
         """Return the paths by whose values steps wait for an event."""
@@ -80,25 +95,23 @@ class WaiterLog:
         found = self._leading(s.waiters_stream, s.indexed_paths(event), 1)
         return [_paths.decode(stored.data).path async for stored in found]
 
-    async def by_value(
-        self, event: str, path: Path, value: str
-    ) -> AsyncIterator[tuple[Waiter, int]]:
-        """Yield the waiters for a value at a path, each with its revision."""
+    async def by_value(self, event: str, path: Path, value: str) -> AsyncIterator[Found]:
+        """Yield the waiters for a value at a path."""
         filter = self._subjects.waiters_of_value(event, path_key(path), value)
         async for found in self._waiters(filter):
             yield found
 
-    async def of_any(self, event: str) -> AsyncIterator[tuple[Waiter, int]]:
+    async def of_any(self, event: str) -> AsyncIterator[Found]:
         """Yield the waiters that have to be asked about every event."""
         async for found in self._waiters(self._subjects.waiters_of_any(event)):
             yield found
 
-    async def all(self, start: int) -> AsyncIterator[tuple[Waiter, int]]:
+    async def all(self, start: int) -> AsyncIterator[Found]:
         """Yield every waiter from a revision on, the one that was stored last at the end."""
         s = self._subjects
         async for stored in self._js.read(s.waiters_stream, s.all_waiters, start=start):
             if not s.is_indexed_path(stored.subject) and (waiter := _readable(stored)):
-                yield waiter, stored.sequence
+                yield Found(waiter, stored.subject, stored.sequence)
 
     async def tell(self, waiter: Waiter, matched: EventMatched) -> None:
         """Tell a run what its step waits for; twice is once."""
@@ -122,18 +135,19 @@ class WaiterLog:
             self._known_paths.clear()
         self._known_paths.add((event, key))
 
-    async def _waiters(self, filter: str) -> AsyncIterator[tuple[Waiter, int]]:
+    async def _waiters(self, filter: str) -> AsyncIterator[Found]:
         async for stored in self._all(self._subjects.waiters_stream, filter, 1):
             if waiter := _readable(stored):
-                yield waiter, stored.sequence
+                yield Found(waiter, stored.subject, stored.sequence)
 
     async def _all(self, stream: str, filter: str, start: int) -> AsyncIterator[Stored]:
         """Yield all that match, also what a server that lags has not."""
-        first = await self._js.next(stream, filter, start)
-        if first is None:
-            return
-        yield first
-        start = first.sequence + 1
+        for _ in range(FEW):
+            stored = await self._js.next(stream, filter, start)
+            if stored is None:
+                return
+            start = stored.sequence + 1
+            yield stored
         async for stored in self._js.read(stream, filter, start=start):
             start = stored.sequence + 1
             yield stored

@@ -23,7 +23,7 @@ from treadle.engine.core.waits import used_before
 from treadle.engine.documents import Documents
 from treadle.engine.inputs import Inputs
 from treadle.engine.planned import RunPlans
-from treadle.engine.waiter_log import SKEW_MS, WaiterLog
+from treadle.engine.waiter_log import SKEW_MS, Found, WaiterLog
 from treadle.sdk import conditions, failpoints, matching
 from treadle.sdk.definition import EventStep
 from treadle.sdk.matching import MISSING, Path
@@ -67,6 +67,7 @@ class Waiters:
         self._plans = plans
         self._inputs = inputs
         self._swept = 0
+        self._keys: OrderedDict[tuple[str, int, str], str] = OrderedDict()
         self._settled: OrderedDict[tuple[str, int, str, bool], None] = OrderedDict()
 
     # ---------------------------------------------------------------- effects of a run
@@ -90,7 +91,7 @@ class Waiters:
             )
             self._settle(done)
             return
-        await self._log.put(waiter, path, value)
+        key = await self._log.put(waiter, path, value)
         failpoints.reach("engine.waiter-stored")
         async for stored in self._log.published_since(step.event, run.requested_ms):
             published = read_published(
@@ -106,7 +107,10 @@ class Waiters:
         version = await self._documents.read(run.run)
         entry = version.run.steps.get(step_id) if version else None
         if entry is None or entry.status != "active":
-            await self._log.forget(step.event, run.run, step_id)
+            await self._log.drop(key)
+        self._keys[waiter.run, waiter.request, waiter.step] = key
+        if len(self._keys) > SETTLED_MAX:
+            self._keys.popitem(last=False)
         self._settle(done)
 
     async def forget(self, plan: Plan, run: RunDocument, step_id: str) -> None:
@@ -115,7 +119,11 @@ class Waiters:
         step = plan.steps[step_id]
         if done in self._settled or not isinstance(step, EventStep):
             return
-        await self._log.forget(step.event, run.run, step_id)
+        key = self._keys.pop((run.run, run.requested, step_id), "")
+        if key:
+            await self._log.drop(key)
+        else:
+            await self._log.forget(step.event, run.run, step_id)
         failpoints.reach("engine.waiter-forgotten")
         self._settle(done)
 
@@ -129,13 +137,14 @@ class Waiters:
             if value is MISSING:
                 continue
             key = matching.value_key(value)
-            async for waiter, revision in self._log.by_value(published.name, path, key):
-                told += await self._met(waiter, revision, published)
-        async for waiter, revision in self._log.of_any(published.name):
-            told += await self._met(waiter, revision, published)
+            async for found in self._log.by_value(published.name, path, key):
+                told += await self._met(found, published)
+        async for found in self._log.of_any(published.name):
+            told += await self._met(found, published)
         return told
 
-    async def _met(self, waiter: Waiter, revision: int, published: Published) -> bool:
+    async def _met(self, found: Found, published: Published) -> bool:
+        waiter = found.waiter
         if published.time_ms < waiter.since_ms - SKEW_MS or published.sequence in waiter.used:
             return False
         if not await self._fits(waiter, published):
@@ -143,7 +152,7 @@ class Waiters:
         await self._log.tell(waiter, _matched(waiter, published))
         failpoints.reach("engine.event-told")
         # Its step is as good as over: the run has an event that ends it.
-        await self._log.forget(waiter.event, waiter.run, waiter.step, up_to=revision + 1)
+        await self._log.drop(found.subject, up_to=found.revision + 1)
         return True
 
     async def _fits(self, waiter: Waiter, published: Published) -> bool:
@@ -183,12 +192,12 @@ class Waiters:
         """
         count = dropped = 0
         start, self._swept = self._swept + 1, 0
-        async for waiter, revision in self._log.all(start):
+        async for waiter, key, revision in self._log.all(start):
             version = await self._documents.read(waiter.run)
             entry = version.run.steps.get(waiter.step) if version else None
             is_its = version is not None and version.run.requested == waiter.request
             if not is_its or entry is None or entry.status != "active":
-                await self._log.forget(waiter.event, waiter.run, waiter.step, up_to=revision + 1)
+                await self._log.drop(key, up_to=revision + 1)
                 dropped += 1
             count += 1
             if count == SWEPT_MAX:

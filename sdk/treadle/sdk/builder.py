@@ -79,6 +79,7 @@ class Workflow(Generic[InputT]):
         """
         self.name = name
         self.input_type: type[InputT] | None = None if isinstance(input, dict) else input
+        self.input_schema = input if isinstance(input, dict) else None
         self._steps: list[dict[str, object]] = []
         self._parts = Parts(self)
         self._fields: dict[str, object] = {

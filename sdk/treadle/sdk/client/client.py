@@ -460,5 +460,5 @@ def _input_of(workflow: Workflow[Any] | WorkflowDefinition, value: object) -> by
     if isinstance(workflow, Workflow) and workflow.input_type is not None:
         payload.decode(what, raw, workflow.input_type)
     else:
-        requests.check_input(workflow.build() if isinstance(workflow, Workflow) else workflow, raw)
+        requests.check_schema(workflow.name, workflow.input_schema, raw)
     return raw

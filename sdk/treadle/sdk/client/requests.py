@@ -82,13 +82,18 @@ async def start(
 
 def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:
     """Raise ``InvalidPayload`` if the input cannot fit the schema that the workflow stored."""
-    if definition is None or definition.input_schema is None:
+    if definition is not None:
+        check_schema(definition.name, definition.input_schema, raw)
+
+
+def check_schema(name: str, schema: Mapping[str, Any] | None, raw: bytes) -> None:
+    """Raise ``InvalidPayload`` if the input of that workflow cannot fit its schema."""
+    if schema is None:
         return
     value = msgspec.json.decode(raw)
-    found = schema_check.problems(value, definition.input_schema)
+    found = schema_check.problems(value, schema)
     if not found:
         return
-    name = definition.name
     remedy = f"Correct it; `treadle workflow show {name}` has the schema"
     if value is None:
         remedy = f"Give one: input=..., or `treadle run start {name} --input JSON`"
