@@ -80,110 +80,101 @@ _json_schemas = st.none() | st.dictionaries(texts, json_values, max_size=3)
 _step_schemas = st.sampled_from((None, None, {"type": "integer", "minimum": 3}))
 
 
+_any_step: st.SearchStrategy[Step] = st.one_of(
+    st.builds(
+        SubWorkflowStep,
+        id=st.just("x"),
+        workflow=ids,
+        timeout_s=seconds,
+    ),
+    st.builds(
+        TaskStep,
+        id=st.just("x"),
+        type=ids,
+        timeout_s=seconds,
+        input_schema=_step_schemas,
+        output_schema=_step_schemas,
+    ),
+    planner_faults.planner_steps("x", (), ids, seconds, Retry()),
+    st.builds(
+        AgentLoopStep,
+        id=st.just("x"),
+        type=ids,
+        max_iterations=st.integers(1, 1_000_000),
+        max_duration_s=seconds,
+        loop_delay_s=seconds,
+        timeout_s=seconds,
+        on_limit=st.sampled_from(["fail", "wrap_up", "park"]),
+        max_tool_calls=st.integers(0, SPENDING_MAX),
+        max_total_tokens=st.integers(0, SPENDING_MAX),
+        max_cost_usd=st.floats(0, COST_USD_MAX),
+    ),
+    st.builds(
+        SignalStep,
+        id=st.just("x"),
+        signal=ids,
+        timeout_s=seconds,
+        on_timeout=st.sampled_from(["fail", "complete"]),
+    ),
+    st.builds(
+        EventStep,
+        id=st.just("x"),
+        event=st.lists(ids, min_size=1, max_size=2).map(
+            lambda parts: ".".join(parts)[:120].rstrip(".")
+        ),
+        match=st.sampled_from(("", 'event["id"] == input["id"]', "event > 3")),
+        timeout_s=seconds,
+        on_timeout=st.sampled_from(["fail", "complete"]),
+    ),
+    st.builds(
+        ApprovalStep,
+        id=st.just("x"),
+        prompt=texts,
+        approvers=st.lists(ids, max_size=2).map(tuple),
+        timeout_s=seconds,
+        on_timeout=st.sampled_from(["fail", "complete"]),
+    ),
+    st.builds(
+        ChoiceStep,
+        id=st.just("x"),
+        branches=st.lists(
+            st.builds(Branch, name=ids, when=st.sampled_from(("true", "len(input) > 3"))),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda branch: branch.name,
+        ).map(tuple),
+        default=ids,
+    ),
+    map_faults.map_steps("x", (), ids, texts, seconds, Retry()),
+    st.builds(
+        RespondStep,
+        id=st.just("x"),
+        status=st.integers(200, 599),
+        headers=st.just({}) | st.just({"x-kind": "a b"}),
+    ),
+    st.builds(
+        SleepStep,
+        id=st.just("x"),
+        duration_s=st.floats(0.001, 1e8),
+    ),
+    st.builds(
+        SleepStep,
+        id=st.just("x"),
+        until=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+    ),
+)
+"""Made once: that costs more than to draw from it."""
+
+
 @st.composite
 def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
-    retry = draw(st.just(Retry()) | retries())
-    warn_at, force_at = sorted([draw(st.integers(0, 10)), draw(st.integers(0, 10))])
-    return draw(
-        st.one_of(
-            st.builds(
-                SubWorkflowStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                workflow=ids,
-                timeout_s=seconds,
-                retry=st.just(retry),
-            ),
-            st.builds(
-                TaskStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                type=ids,
-                timeout_s=seconds,
-                retry=st.just(retry),
-                input_schema=_step_schemas,
-                output_schema=_step_schemas,
-            ),
-            planner_faults.planner_steps(step_id, after, ids, seconds, retry),
-            st.builds(
-                AgentLoopStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                type=ids,
-                max_iterations=st.integers(1, 1_000_000),
-                max_duration_s=seconds,
-                loop_delay_s=seconds,
-                timeout_s=seconds,
-                retry=st.just(retry),
-                on_limit=st.sampled_from(["fail", "wrap_up", "park"]),
-                budget_warn_at=st.just(warn_at),
-                budget_force_at=st.just(force_at),
-                max_tool_calls=st.integers(0, SPENDING_MAX),
-                max_total_tokens=st.integers(0, SPENDING_MAX),
-                max_cost_usd=st.floats(0, COST_USD_MAX),
-            ),
-            st.builds(
-                SignalStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                signal=ids,
-                timeout_s=seconds,
-                on_timeout=st.sampled_from(["fail", "complete"]),
-            ),
-            st.builds(
-                EventStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                event=st.lists(ids, min_size=1, max_size=2).map(
-                    lambda parts: ".".join(parts)[:120].rstrip(".")
-                ),
-                match=st.sampled_from(("", 'event["id"] == input["id"]', "event > 3")),
-                timeout_s=seconds,
-                on_timeout=st.sampled_from(["fail", "complete"]),
-            ),
-            st.builds(
-                ApprovalStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                prompt=texts,
-                approvers=st.lists(ids, max_size=2).map(tuple),
-                timeout_s=seconds,
-                on_timeout=st.sampled_from(["fail", "complete"]),
-            ),
-            st.builds(
-                ChoiceStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                branches=st.lists(
-                    st.builds(Branch, name=ids, when=st.sampled_from(("true", "len(input) > 3"))),
-                    min_size=1,
-                    max_size=3,
-                    unique_by=lambda branch: branch.name,
-                ).map(tuple),
-                default=ids,
-            ),
-            map_faults.map_steps(step_id, after, ids, texts, seconds, retry),
-            st.builds(
-                RespondStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                status=st.integers(200, 599),
-                headers=st.just({}) | st.just({"x-kind": "a b"}),
-            ),
-            st.builds(
-                SleepStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                duration_s=st.floats(0.001, 1e8),
-            ),
-            st.builds(
-                SleepStep,
-                id=st.just(step_id),
-                after=st.just(after),
-                until=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
-            ),
-        )
-    )
+    step = msgspec.structs.replace(draw(_any_step), id=step_id, after=after)
+    if isinstance(step, AgentLoopStep):
+        warn_at, force_at = sorted([draw(st.integers(0, 10)), draw(st.integers(0, 10))])
+        step = msgspec.structs.replace(step, budget_warn_at=warn_at, budget_force_at=force_at)
+    if hasattr(step, "retry"):
+        step = msgspec.structs.replace(step, retry=draw(st.just(Retry()) | retries()))
+    return step
 
 
 @st.composite
