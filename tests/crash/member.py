@@ -15,10 +15,12 @@ import secrets
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from tests.crash.chain import TASK_TYPE, Baton, Saved, link
+from tests.crash.places import a_place
 
 from treadle.engine import Engine
 from treadle.sdk.settings import Settings
@@ -28,6 +30,7 @@ from treadle.worker.verdict import Complete, Continue, Wait
 
 _HANG_S = 60.0
 ITEM_TYPE = "item"
+GUARDED_TYPE = "guarded"
 ITEM_S = 0.3
 """Of one item of a map: a chunk of a few of them lasts longer than the time between two saves."""
 
@@ -97,6 +100,20 @@ def make_worker(name: str, effects: EffectLog, ack_wait_s: float) -> Worker:
         if ctx.input % 5 == 3 and ctx.attempt == 1:
             raise RuntimeError("every fifth item fails once")
         return ctx.input * 2
+
+    @worker.handler(GUARDED_TYPE)
+    async def guarded(ctx: LoopContext[dict[str, Any]]) -> Continue | Complete:
+        given = ctx.input
+        with a_place(Path(gate).parent, given["key"], given["limit"]) as place:
+            effects.write("begin" if place >= 0 else "over", ctx)
+            while "waits" in given and not (Path(gate).parent / given["waits"]).exists():
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(given["work_ms"] / 1000)
+            if ctx.iteration in given.get("fails_at", ()) and ctx.attempt == 1:
+                raise RuntimeError("the first attempt of this iteration fails")
+        if ctx.iteration + 1 < given["iterations"]:
+            return ctx.continue_(given)
+        return ctx.complete(given["key"])
 
     @worker.handler("plan")
     async def plan(ctx: TaskContext[Any]) -> dict[str, Any]:

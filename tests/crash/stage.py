@@ -105,9 +105,9 @@ class Stage(Namespace):
         # The server ends with the thread that starts it: never a pool's.
         self.server.restart()
 
-    def open_gate(self) -> None:
-        """Let the iterations go on that wait at the gate."""
-        (self._directory / "gate").touch()
+    def open_gate(self, name: str = "") -> None:
+        """Let the iterations go on that wait at the gate, or at the one of that name."""
+        (self._directory / (f"gate-{name}" if name else "gate")).touch()
 
     # ---------------------------------------------------------------- runs
 
