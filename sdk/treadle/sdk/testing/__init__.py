@@ -4,6 +4,8 @@
 engine and workers in this process and gives a client.
 """
 
+from treadle.sdk.effects_seen import happened
+from treadle.sdk.testing.crashing import CrashesShow, CrashReport, crash_everywhere
 from treadle.sdk.testing.local import local
 from treadle.sdk.testing.simulation import (
     Event,
@@ -16,12 +18,16 @@ from treadle.sdk.testing.simulation import (
 )
 
 __all__ = [
+    "CrashReport",
+    "CrashesShow",
     "Event",
     "Message",
     "Resume",
     "Signal",
     "SimulatedRun",
     "SimulatedStep",
+    "crash_everywhere",
+    "happened",
     "local",
     "simulate",
 ]

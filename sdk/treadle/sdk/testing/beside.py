@@ -22,6 +22,10 @@ class Beside:
         self._newest: dict[str, int] = {}
         """Sequence of the newest checkpoint or record, by step."""
 
+    def head(self, step_id: str) -> int:
+        """Return the newest sequence of a step, its register's included."""
+        return max(self._world.token(step_id), self._newest.get(step_id, 0))
+
     def load(self, step_id: str, task: Task) -> Checkpoint | None:
         """Return the checkpoint that stands; raise ``Fenced`` for a stale task."""
         stored = self._checkpoints.get(step_id)
@@ -37,8 +41,8 @@ class Beside:
 
     def append(self, step_id: str, head: int, number: int, record: Record) -> int:
         """Store a record of the step's journal; raise ``Fenced`` if the step has moved."""
-        sequence = self._over(step_id, head)
         records = self._records.setdefault(step_id, [])
+        sequence = self._over(step_id, head)
         if number != len(records):
             raise InvariantError(f"record {number} follows {len(records)} records")
         records.append(record)
@@ -49,6 +53,7 @@ class Beside:
         return list(self._records.get(step_id, []))
 
     def _over(self, step_id: str, head: int) -> int:
-        newest = self._world.next_beside(step_id, self._newest.get(step_id, 0), head)
-        self._newest[step_id] = newest
-        return newest
+        if self.head(step_id) != head:
+            raise Fenced("the step has moved on")
+        self._newest[step_id] = self._world.next_sequence()
+        return self._newest[step_id]

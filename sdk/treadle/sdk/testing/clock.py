@@ -48,10 +48,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual time in seconds since the loop was made."""
         return self._jumping.now_s
 
+    def close_sockets(self) -> None:
+        """Close what is still open, as the end of the worker's process would."""
+        # asyncio keeps them by file, and has no other list of its transports.
+        transports: Any = getattr(self, "_transports", {})
+        for transport in list(transports.values()):
+            transport.abort()
+        self.call_soon(self.stop)
+        self.run_forever()
+
     async def run_blocking(self, call: Any) -> Any:
         """Run a plain function in a thread; time stands still until it returns."""
         self._jumping.threads += 1
-        try:
-            return await self.run_in_executor(None, call)
-        finally:
-            self._jumping.threads -= 1
+        ended = self.run_in_executor(None, call)
+        ended.add_done_callback(self._thread_ended)
+        return await ended
+
+    def _thread_ended(self, _: object) -> None:
+        self._jumping.threads -= 1

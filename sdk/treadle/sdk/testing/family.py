@@ -28,6 +28,7 @@ from treadle.sdk.outcome import outcome_of
 from treadle.sdk.run import child_of
 from treadle.sdk.spending import NOTHING, plus
 from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.mortal import Workers
 
 if TYPE_CHECKING:
     from treadle.sdk.testing.world import World
@@ -38,10 +39,13 @@ Make = Callable[["Family", Plan, str], "World"]
 class Family:
     """The worlds of one simulation, by the ids of their runs."""
 
-    def __init__(self, plans: Mapping[str, Plan], make: Make, loop: VirtualLoop) -> None:
+    def __init__(
+        self, plans: Mapping[str, Plan], make: Make, loop: VirtualLoop, workers: Workers
+    ) -> None:
         self._plans = plans
         self._make = make
         self._loop = loop
+        self._workers = workers
         self._underway = 0
         self.worlds: dict[str, World] = {}
 
@@ -54,6 +58,12 @@ class Family:
     def root(self) -> World:
         """The world of the run that is simulated."""
         return next(iter(self.worlds.values()))
+
+    def kill_worker(self) -> None:
+        """Let the process die that serves the runs; another one goes on with all of them."""
+        self._workers.replace()
+        for world in self.worlds.values():
+            world.lose_all()
 
     @property
     def is_still(self) -> bool:
@@ -143,8 +153,10 @@ def result_of(world: World, plan: Plan) -> msgspec.Raw:
     assert world.run is not None
     steps, is_single = outcome_of(plan.own, world.run)
     if is_single:
-        return world.output(steps[0].id)
-    pairs = (b'"%b":%b' % (step.id.encode(), bytes(world.output(step.id))) for step in steps)
+        return world.outputs.output(steps[0].id)
+    pairs = (
+        b'"%b":%b' % (step.id.encode(), bytes(world.outputs.output(step.id))) for step in steps
+    )
     return msgspec.Raw(b"{" + b",".join(pairs) + b"}")
 
 

@@ -32,7 +32,7 @@ class People:
         entry = run.steps.get(step.id) if run else None
         if not isinstance(step, ApprovalStep) or entry is None or entry.status != "active":
             return None
-        return ask_of(step, entry.started_ms, self._world.input_of(step.id).value)
+        return ask_of(step, entry.started_ms, self._world.outputs.input_of(step.id).value)
 
     def answer(self, step_id: str, ask: Ask) -> None:
         """Let people answer, unless they have, or will not yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,14 +27,20 @@ from treadle.sdk.messages import (
     SignalReceived,
 )
 from treadle.sdk.spending import SpendingLimits, micro_usd
+from treadle.sdk.testing.boundaries import LETS_LIVE, Boundaries
 from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.event_log import Recorded
 from treadle.sdk.testing.family import Family, result_of
+from treadle.sdk.testing.mortal import Workers, make_task
 from treadle.sdk.testing.people import Answers
 from treadle.sdk.testing.waiting import Waiting, waits_of
-from treadle.sdk.testing.world import BELOW, Recorded, World
+from treadle.sdk.testing.world import BELOW, World
 
 if TYPE_CHECKING:
     from treadle.worker import Worker
+    from treadle.worker.registry import Handler
+
+    Serving = Worker | Sequence[Worker] | Callable[[], Worker | Sequence[Worker]]
 
 T = TypeVar("T")
 RUN_ID = "simulated"
@@ -147,7 +153,7 @@ class SimulatedRun:
         if status in ("completed", "failed"):
             output = payload.decode(
                 f"output of step {step_id!r}",
-                self._world.left(step_id),
+                self._world.outputs.left(step_id),
                 bytes_max=payload.GATHERED_BYTES_MAX,
             )
         return SimulatedStep(
@@ -204,7 +210,7 @@ class SimulatedRun:
         step = self._plan.steps.get(self._document.responded)
         if not isinstance(step, RespondStep):
             return None
-        body = payload.decode("response", self._world.input_of(step.id).value)
+        body = payload.decode("response", self._world.outputs.input_of(step.id).value)
         return SimulatedResponse(step.status, step.headers, body)
 
     def _not_over(self) -> RunConflict:
@@ -246,9 +252,44 @@ async def simulate(
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
     ``HandlerError`` if the worker lacks a handler.
     """
+    live = prepared(
+        workflow,
+        input,
+        worker,
+        now=now,
+        signals=signals,
+        messages=messages,
+        events=events,
+        answers=answers,
+        resume=resume,
+        pause_after_s=pause_after_s,
+        cancel_after_s=cancel_after_s,
+        queued_s=queued_s,
+        workflows=workflows,
+    )
+    # A thread of its own: the caller's loop runs in real time and cannot hold another one.
+    return await asyncio.to_thread(live, LETS_LIVE)
+
+
+def prepared(
+    workflow: Workflow | WorkflowDefinition,
+    input: Any,
+    worker: Serving,
+    *,
+    now: datetime | str = DEFAULT_NOW,
+    signals: Mapping[str, Any] | Sequence[Signal] = (),
+    messages: Sequence[Message] = (),
+    events: Mapping[str, Any] | Sequence[Event] = (),
+    answers: Answers | None = None,
+    resume: Resume | None = None,
+    pause_after_s: float | None = None,
+    cancel_after_s: float | None = None,
+    queued_s: float = 0,
+    workflows: Sequence[Workflow | WorkflowDefinition] = (),
+) -> Callable[[Boundaries], SimulatedRun]:
+    """Return what plays a simulated life with its boundaries, in a thread without a loop."""
     definition = _built(workflow)
-    workers = list(worker) if isinstance(worker, Sequence) else [worker]
-    handlers = {t: h for w in workers for t, h in w.handlers.items()}
+    handlers = _handlers(worker)
     start = datetime.fromisoformat(now) if isinstance(now, str) else now
     plan = Plan(definition, content_hash(definition))
     others = [_built(each) for each in workflows]
@@ -261,24 +302,27 @@ async def simulate(
     )
     planned = [*_planned(signals), *_letters(messages)]
 
-    def run() -> SimulatedRun:
+    def live(boundaries: Boundaries) -> SimulatedRun:
         loop = VirtualLoop()
+        loop.set_task_factory(make_task)
+        workers = Workers(handlers, loop)
         now_ms = round(start.timestamp() * 1000)
 
         def make(family: Family, plan: Plan, run_id: str) -> World:
             queued = queued_s if run_id == RUN_ID else 0
             return World(
                 plan,
-                handlers,
+                workers,
                 now_ms,
                 loop,
                 family=family,
                 run_id=run_id,
                 queued_s=queued,
                 answers=answers,
+                boundaries=boundaries,
             )
 
-        family = Family(plans, make, loop)
+        family = Family(plans, make, loop, workers)
         world = family.open(plan, RUN_ID)
 
         async def main() -> SimulatedRun:
@@ -292,9 +336,19 @@ async def simulate(
             return loop.run_until_complete(main())
         finally:
             _close(loop)
+            workers.bury()
 
-    # A thread of its own: the caller's loop runs in real time and cannot hold another one.
-    return await asyncio.to_thread(run)
+    return live
+
+
+def _handlers(worker: Serving) -> Callable[[], dict[str, Handler]]:
+    """Return what gives a new process its handlers."""
+
+    def of(workers: Worker | Sequence[Worker]) -> dict[str, Handler]:
+        listed = list(workers) if isinstance(workers, Sequence) else [workers]
+        return {task_type: h for each in listed for task_type, h in each.handlers.items()}
+
+    return (lambda: of(worker())) if callable(worker) else (lambda: of(worker))
 
 
 def _built(workflow: Workflow | WorkflowDefinition) -> WorkflowDefinition:
@@ -411,4 +465,5 @@ def _close(loop: VirtualLoop) -> None:
     if tasks:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close_sockets()
     loop.close()

@@ -1,25 +1,39 @@
-"""What a register that has moved tells the run, in the simulated world."""
+"""What a register means to the run's document, as an engine tells it. Pure."""
 
 from __future__ import annotations
 
-from treadle.engine.core import Placed, StepEnded, StepParked, StepResumed, bounds
-from treadle.engine.core.moment import Moment
-from treadle.sdk.messages import Ended, Parked, Register
+from treadle.engine.core import Placed, RunEvent, StepEnded, StepParked, StepResumed, bounds
+from treadle.sdk.messages import (
+    Delayed,
+    Ended,
+    MessageSent,
+    Parked,
+    Queued,
+    Register,
+    ResumeRequested,
+    Sleeping,
+    Task,
+    TaskLost,
+    TimerFired,
+)
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import RegisterAddress
+
+MOVES = ResumeRequested | MessageSent | TimerFired
+"""What moves a parked step on."""
 
 
-def told(
-    name: str, before: Register, placed: Placed, moment: Moment
-) -> StepEnded | StepParked | StepResumed | None:
-    """Return the fact that the move of a register is; None if it concerns nobody else."""
+def fact_of(step_id: str, placed: Placed, *, is_moved: bool) -> RunEvent | None:
+    """Return the fact, if there is one; ``is_moved`` if the step was parked before."""
     new, position = placed.register, placed.sequence
     match new:
         case Ended():
             return StepEnded(
-                name,
+                step_id,
                 new.outcome,
                 new.iterations,
                 new.failure,
-                moment.id,
+                new.parent,
                 position,
                 new.spent,
                 new.chunk,
@@ -27,8 +41,45 @@ def told(
         case Parked(paused=True):
             return None
         case Parked():
-            task, spent = new.task, bounds.spent_by(new.task)
-            iteration = task.iteration
-            return StepParked(name, new.reason, iteration, moment.id, position, new.waits, spent)
+            task = new.task
+            return StepParked(
+                step_id,
+                new.reason,
+                task.iteration,
+                new.parent,
+                position,
+                new.waits,
+                bounds.spent_by(task),
+            )
         case _:
-            return StepResumed(name, moment.id, position) if isinstance(before, Parked) else None
+            return StepResumed(step_id, new.parent, position) if is_moved else None
+
+
+def missed(step_id: str, placed: Placed, run: RunDocument | None) -> RunEvent | None:
+    """Return the fact of a step that moves and is believed parked: an engine died before it."""
+    entry = run.steps.get(step_id) if run else None
+    if entry is None or entry.status != "parked" or isinstance(placed.register, Parked | Ended):
+        return None
+    return StepResumed(step_id, placed.register.parent, placed.sequence)
+
+
+def iterations_of(register: Register) -> int:
+    """Return how many iterations of the step are committed."""
+    match register:
+        case Ended():
+            return register.iterations
+        case Task():
+            return register.iteration
+        case Queued() | Delayed() | Sleeping() | Parked():
+            return register.task.iteration
+
+
+def lost_of(address: RegisterAddress, token: int, task: Task) -> TaskLost:
+    """Return the report that a dead worker held a task."""
+    return TaskLost(
+        step=address.step,
+        type=address.type,
+        token=token,
+        iteration=task.iteration,
+        attempt=task.attempt,
+    )

@@ -26,21 +26,16 @@ from treadle.engine.core import (
 )
 from treadle.engine.core.fitting import result_misfit
 from treadle.engine.core.given import decision, needs_input
-from treadle.engine.core.maps import output_of
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import (
     ApprovalStep,
-    ChoiceStep,
     MapStep,
     PlannerStep,
     SubWorkflowStep,
-    WaitStep,
 )
-from treadle.sdk.errors import InvariantError
-from treadle.sdk.gathering import Part, gather
-from treadle.sdk.given import asked_of, failed_before, given_by, shape_of
+from treadle.sdk.given import asked_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
     Delayed,
@@ -50,11 +45,10 @@ from treadle.sdk.messages import (
     LaneGranted,
     MessageSent,
     Parked,
-    Queued,
     Register,
     ResumeRequested,
     RunRequested,
-    Sleeping,
+    SettleEvent,
     StepCompleted,
     StepContinued,
     StepFailed,
@@ -67,21 +61,21 @@ from treadle.sdk.messages import (
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.planned import extended
-from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, detached_output, has_output
-from treadle.sdk.shape import Shape, assembled, leaves
-from treadle.sdk.subjects import MAIN_DOMAIN, chunk_id, parse_chunk
+from treadle.sdk.run import RunDocument
+from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress, parse_chunk
 from treadle.sdk.testing.beside import Beside
+from treadle.sdk.testing.boundaries import LETS_LIVE, Boundaries, EngineDied, Side, Victim, Writer
 from treadle.sdk.testing.clock import VirtualLoop
+from treadle.sdk.testing.event_log import EventLog, Recorded
 from treadle.sdk.testing.events import External
 from treadle.sdk.testing.executor import Executor
 from treadle.sdk.testing.family import Family
 from treadle.sdk.testing.limits import SimulatedLimits
+from treadle.sdk.testing.mortal import Workers
+from treadle.sdk.testing.outputs import Outputs
 from treadle.sdk.testing.people import Answers, People
-from treadle.sdk.testing.telling import told
-from treadle.worker.execution import Fenced
+from treadle.sdk.testing.telling import MOVES, fact_of, iterations_of, lost_of, missed
 from treadle.worker.mailbox import Letters, received
-from treadle.worker.registry import Handler
 
 CHUNK_BYTES = 64 * 1024
 """Of the items of one chunk, as of an engine's."""
@@ -90,21 +84,13 @@ BELOW = "below"
 """How the name of a timer begins that is for a run below: it outlives this one."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """An event of the simulated history."""
-
-    sequence: int
-    time_ms: int
-    event: Event
-
-
 class World:
     """One run, its registers, checkpoints, timers and executions."""
 
     def __init__(
         self,
         plan: Plan,
-        handlers: dict[str, Handler],
+        workers: Workers,
         now_ms: int,
         loop: VirtualLoop,
         *,
@@ -112,6 +98,7 @@ class World:
         run_id: str,
         queued_s: float = 0,
         answers: Answers | None = None,
+        boundaries: Boundaries = LETS_LIVE,
     ) -> None:
         self.plan = plan
         """Of the run, with what its planners have planned."""
@@ -121,21 +108,34 @@ class World:
         self._loop = loop
         self._queued_s = queued_s
         self._sequence = 0
-        self._registers: dict[str, Placed] = {}
+        self.registers: dict[str, Placed] = {}
         self.beside = Beside(self)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._executor = Executor(self, handlers, loop)
+        self._boundaries = boundaries
+        self._executor = Executor(self, workers, loop, boundaries)
+        self._log = EventLog(
+            run_id,
+            self.now_ms,
+            self.next_sequence,
+            self._handle,
+            self.reach,
+            twice=boundaries.twice,
+        )
+        self._driven: dict[str, int] = {}
+        """By step, the register whose effects are driven."""
         self._limits = SimulatedLimits(
             lambda: self.plan,
             self.run_id,
             self.now_ms,
-            self._registers,
-            self._place,
+            self.registers,
+            self._grant,
             self._is_paused,
         )
-        self._input = msgspec.Raw(b"null")
+        self.input = msgspec.Raw(b"null")
         self._messages: dict[str, dict[int, MessageSent]] = {}
-        self._payloads: dict[int, msgspec.Raw] = {}
+        self.payloads: dict[int, msgspec.Raw] = {}
+        """What came with the events that steps have waited for, by their sequences."""
+        self.outputs = Outputs(self)
         self._cuts: dict[str, lists.Cut] = {}
         """The lists of maps in pieces, by step."""
         self._people = People(self, answers)
@@ -145,7 +145,6 @@ class World:
         self.ended_s = -1.0
         """Virtual seconds from the start of the simulation to the end of the run."""
         self.run: RunDocument | None = None
-        self.history: list[Recorded] = []
         self.said: list[tuple[str, Chunk]] = []
         """What was said to the output stream, each with its step."""
 
@@ -195,12 +194,40 @@ class World:
             self._external.publish(self.plan, self.run, name, value)
         self.check_idle()
 
-    def publish(self, event: Event) -> None:
-        """Store an event and handle it, with all its effects."""
-        self._sequence += 1
-        letter = "t" if isinstance(event, TimerFired) else "e"
-        moment = Moment(self.run_id, f"{letter}{self._sequence}", self.now_ms(), self._sequence)
-        self.history.append(Recorded(self._sequence, moment.ms, event))
+    def lose_all(self) -> None:
+        """Report what the worker held, which has died."""
+        self._executor.lose_all()
+
+    def lose(self, address: RegisterAddress, token: int, task: Task) -> None:
+        """Report a task of a dead worker, as an engine does."""
+        lost = lost_of(address, token, task)
+        self.after(f"lost-{address.step}-{token}", 0, lambda: self.publish(lost))
+
+    def publish(self, event: Event, *, by_worker: str = "") -> None:
+        """Store an event and handle it, with all its effects.
+
+        ``by_worker`` is what it is if a worker stores it, who may die afterwards.
+        """
+        self._log.publish(event, by_worker)
+        self.check_idle()
+
+    @property
+    def history(self) -> list[Recorded]:
+        """The events so far."""
+        return self._log.history
+
+    def reach(self, what: str, by: Writer, side: Side) -> Victim:
+        """Pass a boundary; the worker may be dead afterwards. Raise ``EngineDied``."""
+        if self is not self._family.root:
+            what = f"{what} of run {self.run_id!r}"
+        victim = self._boundaries.reach(what, by, side)
+        if victim.startswith("worker"):
+            self._family.kill_worker()
+        if victim.endswith("engine"):
+            raise EngineDied
+        return victim
+
+    def _handle(self, event: Event, moment: Moment) -> None:
         match event:
             case (
                 StepContinued()
@@ -219,7 +246,7 @@ class World:
                     self._step_event(event.step, event, moment)
             case ResumeRequested():
                 self._run_event(event, moment)
-                for step_id, placed in list(self._registers.items()):
+                for step_id, placed in list(self.registers.items()):
                     if event.step in ("", step_id) and isinstance(placed.register, Parked):
                         self._step_event(step_id, event, moment)
             case TimerFired() if event.type:
@@ -232,16 +259,23 @@ class World:
         if self.run is None:
             assert isinstance(event, RunRequested), event
             is_queued = self._queued_s > 0
+            before = None
             self.run = request(self.plan, event, moment, MAIN_DOMAIN, is_queued=is_queued)
-            self._input = event.input
+            self.input = event.input
             if is_queued:
                 granted = LaneGranted(lane=event.lane, request=moment.sequence)
                 self.after("lane", self._queued_s, lambda: self.publish(granted))
         else:
             if isinstance(event, Carrier):
-                self._payloads[moment.sequence] = handed_on(event, moment.ms)
+                self.payloads[moment.sequence] = handed_on(event, moment.ms)
+            before = self.run
             self.run = apply(self.plan, self.run, event, moment)
         self._decide(moment)
+        if self.run is not before:
+            after, self.run = self.run, before
+            self.reach("run document", "engine", "before")
+            self.run = after
+            self.reach("run document", "engine", "after")
         self._drive()
 
     def _is_paused(self) -> bool:
@@ -251,17 +285,17 @@ class World:
         """Ask the conditions of the steps whose turn it is, as the engine does."""
         assert self.run is not None
         while step := to_decide(self.plan, self.run):
-            given = self.input_of(step.id).value if needs_input(step) else b"null"
+            given = self.outputs.input_of(step.id).value if needs_input(step) else b"null"
             fact = decision(step, *self.named(step.id), msgspec.json.decode(given))
             if fact.holds and isinstance(step, MapStep):
-                data = bytes(self.input_of(step.id).value)
+                data = bytes(self.outputs.input_of(step.id).value)
                 fact = lists.decided(step, data, CHUNK_BYTES, PAYLOAD_BYTES_MAX)
                 if fact.map is not None:
                     self._cuts[step.id] = lists.Cut(step, fact.map, data)
             self.run = decided(self.plan, self.run, fact)
         if to_conclude(self.plan, self.run):
             steps = outcome_of(self.plan.own, self.run).steps
-            outputs = {each.id: msgspec.json.decode(self.output(each.id)) for each in steps}
+            outputs = {each.id: msgspec.json.decode(self.outputs.output(each.id)) for each in steps}
             failure = result_misfit(self.plan, self.run, outputs)
             self.run = concluded(self.plan, self.run, failure, moment)
 
@@ -269,28 +303,45 @@ class World:
         """Return what a match of a step may ask for: the run's input, and outputs by step."""
         assert self.run is not None
         asked = asked_of(self.plan, self.run, self.plan.steps[step_id])
-        outputs = {name: msgspec.json.decode(self._put_together(of)) for name, of in asked.items()}
-        return msgspec.json.decode(self._input), outputs
+        outputs = {
+            name: msgspec.json.decode(self.outputs.put_together(of)) for name, of in asked.items()
+        }
+        return msgspec.json.decode(self.input), outputs
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
-        placed = self._registers.get(step_id)
+        placed = self.registers.get(step_id)
         if placed is None:
             return
-        newest = max(self._messages.get(step_id, ()), default=0)
-        step = self.plan.work(step_id)
-        new = advance(step, placed, event, moment, newest, is_paused=self._is_paused())
-        if new is placed.register:
-            return
-        self._place(step_id, new)
-        if isinstance(new, Ended):
-            self._extend(step_id, new)
-        fact = told(step_id, placed.register, Placed(self._sequence, new), moment)
+        before = placed.register
+        if before.parent != moment.id:
+            new = self._advance(step_id, placed, event, moment)
+            if new is before:
+                if fact := missed(step_id, placed, self.run):
+                    self._run_event(fact, moment)
+                return
+            self._place(step_id, new)
+            placed = self.registers[step_id]
+        is_moved = isinstance(event, MOVES) or isinstance(before, Parked)
+        fact = fact_of(step_id, placed, is_moved=is_moved)
+        self._drive_register(step_id)
+        if isinstance(placed.register, Ended):
+            self._extend(step_id, placed.register)
         if fact is not None:
             self._run_event(fact, moment)
 
+    def _advance(self, step_id: str, placed: Placed, event: Any, moment: Moment) -> Register:
+        step = self.plan.work(step_id)
+        newest = max(self._messages.get(step_id, ()), default=0)
+        is_current = isinstance(event, SettleEvent) and event.token == placed.sequence
+        if is_current and event.head != self.beside.head(step_id):
+            # Two executions of one task: neither is believed.
+            event = TaskLost(step=step_id, type=step.type, token=placed.sequence)
+        return advance(step, placed, event, moment, newest, is_paused=self._is_paused())
+
     def _extend(self, step_id: str, ended: Ended) -> None:
         """Add to the run's plan what a planner has planned."""
-        if isinstance(self.plan.steps.get(step_id), PlannerStep) and ended.outcome == "completed":
+        is_planner = isinstance(self.plan.steps.get(step_id), PlannerStep)
+        if is_planner and ended.outcome == "completed" and step_id not in self.plan.plans:
             definition, plans = extended(self.plan.definition, {step_id: bytes(ended.output)})
             self.plan = Plan(definition, self.plan.hash, {**self.plan.plans, **plans})
 
@@ -305,15 +356,17 @@ class World:
         for command in effects.of_document(self.plan, self.run):
             match command:
                 case effects.CreateRegister():
-                    if command.step not in self._registers:
+                    if command.step not in self.registers:
                         self._place(command.step, self._first(command.step))
+                    self._drive_register(command.step)
                 case effects.EndRegister():
-                    placed = self._registers.get(command.step)
+                    placed = self.registers.get(command.step)
                     register = placed.register if placed else None
                     if not isinstance(register, Ended):
                         moment = Moment(self.run_id, "end", self.now_ms())
                         ended = effects.cancelled(register, command.failure, moment)
                         self._place(command.step, ended)
+                    self._drive_register(command.step)
                 case effects.SetTimer():
                     self._set_timer(command)
                 case effects.ClearTimers():
@@ -343,14 +396,14 @@ class World:
     def _start_child(self, step_id: str) -> list[ChildStarted]:
         step = self.plan.steps[step_id]
         assert isinstance(step, SubWorkflowStep)
-        started = self._family.start(self, step, bytes(self.input_of(step_id).value))
+        started = self._family.start(self, step, bytes(self.outputs.input_of(step_id).value))
         return [started] if started else []
 
     def _first(self, name: str) -> Register:
         assert self.run is not None
         found = parse_chunk(name)
         if found is None:
-            return self._limits.first(self.run, name, self.input_of(name), None, self.named)
+            return self._limits.first(self.run, name, self.outputs.input_of(name), None, self.named)
         piece, chunk = self._cuts[found[0]].piece(found[1])
         return self._limits.first(self.run, name, Inline(msgspec.Raw(piece)), chunk, self.named)
 
@@ -358,84 +411,28 @@ class World:
         delay_s = (timer.due_ms - self.now_ms()) / 1000
         self.after(f"timer-{timer.id}", delay_s, lambda: self.publish(timer.event))
 
-    def input_of(self, step_id: str) -> Inline:
-        """Return the input of a step whose turn it is, or was."""
-        assert self.run is not None
-        step = self.plan.steps[step_id]
-        if failed := failed_before(self.plan, self.run, step):
-            return Inline(msgspec.Raw(msgspec.json.encode(failed)))
-        shape = shape_of(self.plan, self.run, step)
-        return Inline(self._input if shape is None else self._put_together(shape))
-
-    def _put_together(self, shape: Shape) -> msgspec.Raw:
-        values = {
-            leaf: given_by(self.plan, leaf) or bytes(self._own(leaf)) for leaf in leaves(shape)
-        }
-        return msgspec.Raw(assembled(shape, values))
-
-    def left(self, step_id: str) -> msgspec.Raw:
-        """Return what a step that is over has left, also one that failed at a bound."""
-        placed = self._registers.get(step_id)
-        register = placed.register if placed else None
-        if isinstance(self.plan.steps[step_id], MapStep) and not self._is_completed(step_id):
-            return msgspec.Raw(b"null")
-        return register.output if isinstance(register, Ended) else self.output(step_id)
-
-    def _is_completed(self, step_id: str) -> bool:
-        entry = self.run.steps.get(step_id) if self.run else None
-        return entry is not None and entry.status == "completed"
-
-    def output(self, step_id: str) -> msgspec.Raw:
-        """Return the output of a step that has ended; of a planner, the result of its plan."""
-        assert self.run is not None
-        return self._put_together(result_of(self.plan.plans, self.run, step_id))
-
-    def _own(self, step_id: str) -> msgspec.Raw:
-        assert self.run is not None
-        step = self.plan.steps[step_id]
-        if not has_output(self.run, step):
-            return msgspec.Raw(b"null")
-        if isinstance(step, ChoiceStep):
-            return msgspec.Raw(msgspec.json.encode(self.run.chosen[step_id]))
-        if isinstance(step, SubWorkflowStep) and step.detached:
-            return msgspec.Raw(detached_output(self.run, step_id))
-        if isinstance(step, WaitStep | SubWorkflowStep):
-            return self._payloads[int(self.run.steps[step_id].event[1:])]
-        if isinstance(step, MapStep):
-            parts = (self._part(chunk_id(step_id, n)) for n in range(self.run.maps[step_id].chunks))
-            return msgspec.Raw(gather(parts, output_of(step, self.run)))
-        register = self._registers[step_id].register
-        if not isinstance(register, Ended):
-            raise InvariantError(f"step {step_id!r} has not ended")
-        return register.output
-
-    def _part(self, name: str) -> Part:
-        ended = self._registers[name].register
-        assert isinstance(ended, Ended)
-        records = ended.chunk.records if ended.chunk else 0
-        return Part(ended, [record.body for record in self.beside.records(name)[:records]])
-
     def iterations(self, step_id: str) -> int:
         """Return how many iterations of a step are committed."""
-        placed = self._registers.get(step_id)
-        match placed.register if placed else None:
-            case None:
-                return 0
-            case Ended() as ended:
-                return ended.iterations
-            case Task() as task:
-                return task.iteration
-            case Queued() | Delayed() | Sleeping() | Parked() as held:
-                return held.task.iteration
+        placed = self.registers.get(step_id)
+        return iterations_of(placed.register) if placed else 0
 
     # ---------------------------------------------------------------- registers and executions
 
     def _place(self, step_id: str, register: Register) -> None:
-        self._sequence += 1
-        placed = self._registers[step_id] = Placed(self._sequence, register)
+        what = f"register of step {step_id!r}"
+        self.reach(what, "engine", "before")
+        self._put(step_id, register)
+        self.reach(what, "engine", "after")
+
+    def _grant(self, step_id: str, register: Register) -> None:
+        """Move a register that has got its slots: an engine does not die amid that here."""
+        self._put(step_id, register)
+        self._drive_register(step_id)
+
+    def _put(self, step_id: str, register: Register) -> None:
+        """Store a register; who serves it has it then, whatever becomes of the engine."""
+        placed = self.registers[step_id] = Placed(self.next_sequence(), register)
         step = self.plan.work(step_id)
-        for timer in effects.of_register(step_id, step.type, register):
-            self._set_timer(timer)
         if isinstance(register, Delayed):
             due = TaskDue(step=step_id, type=step.type, token=placed.sequence)
             delay_s = (register.due_ms - self.now_ms()) / 1000
@@ -445,13 +442,22 @@ class World:
                 self._people.answer(step_id, ask)
         if isinstance(register, Task):
             self._executor.execute(step_id, step.type, placed.sequence, register)
+
+    def _drive_register(self, step_id: str) -> None:
+        """Drive the effects of a register, once: its timers, and what limits ask."""
+        placed = self.registers[step_id]
+        if self._driven.get(step_id) == placed.sequence:
+            return
+        self._driven[step_id] = placed.sequence
+        for timer in effects.of_register(step_id, self.plan.work(step_id).type, placed.register):
+            self._set_timer(timer)
         self._limits.settle(step_id, placed)
 
     def asks(self, step_id: str) -> tuple[Ask, ...]:
         """Return what a step asks."""
         if ask := self._people.asked_by(self.plan.steps[step_id], self.run):
             return (ask,)
-        placed = self._registers.get(step_id)
+        placed = self.registers.get(step_id)
         register = placed.register if placed else None
         return register.asks if isinstance(register, Parked) else ()
 
@@ -482,9 +488,11 @@ class World:
         found = [received(sequence, sent[sequence]) for sequence in sent if sequence > after]
         return Letters(found, max([after, *sent]))
 
-    def next_beside(self, step_id: str, newest: int, head: int) -> int:
-        """Return the sequence of a write beside a register; raise ``Fenced`` if that has moved."""
-        if max(self._registers[step_id].sequence, newest) != head:
-            raise Fenced("the step has moved on")
+    def token(self, step_id: str) -> int:
+        """Return the sequence of a step's register."""
+        return self.registers[step_id].sequence
+
+    def next_sequence(self) -> int:
+        """Return the sequence of a new message."""
         self._sequence += 1
         return self._sequence

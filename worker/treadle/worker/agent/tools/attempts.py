@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from treadle.sdk import effects_seen
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.env import ToolEnv, ToolProgress
 from treadle.worker.agent.tools.signature import underlying
@@ -94,6 +95,9 @@ async def attempt_call(
     stop: asyncio.Future[None],
 ) -> Outcome:
     """Run the tool's function once."""
+    if tool.effect == "once" and effects_seen.observer is not None:
+        told = msgspec.json.encode(args, order="sorted", enc_hook=repr).decode()
+        effects_seen.happened(f"tool {tool.name} {told}")
     positional = (ctx,) if tool.takes_context else ()
     call = functools.partial(tool.function, *positional, **args)
     return await bounded(run_function(call, env, is_async=tool.is_async), tool, ctx, stop)
