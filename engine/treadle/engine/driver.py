@@ -81,6 +81,11 @@ class Driver:
                     self._registers.forget(self._address(plan, run, step.id))
         return found
 
+    async def announce(self, run: RunDocument) -> None:
+        """Make true what whoever sees the document relies on: a pause is known to the engines."""
+        if run.is_paused:
+            await self._pauses.settle(run)
+
     def _forget_chunks(self, plan: Plan, run: RunDocument, driven: RunDocument | None) -> None:
         """Drop what is known of chunks that are over, also by another engine."""
         for step_id, state in run.maps.items():

@@ -1,6 +1,6 @@
 """Which runs are paused, known to every engine without a read: a mark per paused run.
 
-    document paused  ──effect──> the mark is stored     heard on its subject by every engine
+    document paused  ──before, after──> the mark is stored   heard on its subject by every engine
     document resumed ──effect──> the mark is emptied, by whoever finds it
 
 A mark is a hint and the document decides: a run that has one is asked about before a task of it

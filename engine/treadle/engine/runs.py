@@ -347,6 +347,7 @@ class Runs:
                     version, is_fresh = await self._documents.read(run_id), True
                     continue
                 await self._dead_letters.run_failed(folded)
+            await self._driver.announce(folded)
             driven = version.run if version is not None and version.is_driven else None
             stored = await self._documents.put(folded, version.revision if version else 0)
             if stored is not None:
