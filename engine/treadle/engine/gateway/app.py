@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -115,7 +115,7 @@ class _Server(uvicorn.Server):
     """Without signals of its own: whoever runs the gateway says when it stops."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         yield
 
 

@@ -36,6 +36,13 @@ from treadle.sdk.messages import (
 from treadle.sdk.run import TERMINAL
 from treadle.sdk.subjects import parse_chunk, step_of
 
+_BY_THE_ENGINE: dict[str, SpanKind] = {
+    "approval": "approval",
+    "choice": "choice",
+    "respond": "respond",
+}
+"""Steps that no worker executes, and what they are in a timeline."""
+
 
 class Happened(msgspec.Struct, frozen=True):
     """A stored event of the run."""
@@ -227,11 +234,9 @@ class _Fold:
             if step.child:
                 self._last(step, "child", step.started_ms, step.child)
             return
-        if step.kind in ("approval", "choice", "respond"):
+        if step.kind in _BY_THE_ENGINE:
             if step.started_ms and step.status != "skipped":
-                kinds: tuple[SpanKind, ...] = ("approval", "choice", "respond")
-                kind = next(each for each in kinds if each == step.kind)
-                self._last(step, kind, step.started_ms, step.why)
+                self._last(step, _BY_THE_ENGINE[step.kind], step.started_ms, step.why)
             return
         if step.kind == "sleep":
             if step.started_ms and step.status != "skipped":
