@@ -24,7 +24,7 @@ LABELS = {
         *(names.WORKFLOW, names.RUN_STATUS, names.STEP, names.STEP_KIND, names.STEP_STATUS),
         *(names.TASK_TYPE, names.ERROR_TYPE, names.OPERATION, names.PROVIDER, names.AGENT),
         *(names.REQUEST_MODEL, names.RESPONSE_MODEL, names.TOOL),
-        *(metrics.OUTCOME, metrics.STOP_REASON, metrics.REASON, metrics.TOKEN_TYPE),
+        *(metrics.OUTCOME, metrics.STOP_REASON, metrics.REASON, metrics.TOKEN_TYPE, metrics.LIMIT),
     )
 }
 OF_PROMETHEUS = {"instance", "le"}

@@ -280,7 +280,7 @@ class Takeover:
             )
             if stored is None or stored.sequence != task.token:
                 return
-            queued_us = stored.time_us
+            queued_us = stored.time_us - held.queued_ms * 1_000
         lost = TaskLost(
             step=task.step,
             type=task.type,

@@ -15,6 +15,7 @@ from treadle.cli.approvals import app as approvals_app
 from treadle.cli.eval_app import app as eval_app
 from treadle.cli.event import app as event_app
 from treadle.cli.explaining import explain
+from treadle.cli.limiting import limits
 from treadle.cli.options import Json
 from treadle.cli.run import app as run_app
 from treadle.cli.serve import dev, engine, http, worker
@@ -43,6 +44,7 @@ app.command()(engine)
 app.command()(http)
 app.command()(worker)
 app.command()(explain)
+app.command()(limits)
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(approvals_app, name="approvals")

@@ -48,6 +48,10 @@ def start(
             help="What it does if its lane is taken.",
         ),
     ] = None,
+    priority: Annotated[
+        int,
+        typer.Option("--priority", metavar="N", help="-100 to 100; higher ones wait less."),
+    ] = 0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what happens until it ends.")
     ] = False,
@@ -71,6 +75,7 @@ def start(
         pairs,
         lane=lane,
         singleton=singleton,
+        priority=priority,
         watch=watch,
         wait=wait,
         timeout_s=timeout,

@@ -38,6 +38,7 @@ class Start:
     metadata: dict[str, MetadataValue]
     lane: str | None
     singleton: str | None
+    priority: int
     watch: bool
     wait: bool
     timeout_s: float | None
@@ -76,6 +77,7 @@ async def start(client: Client, request: Start, *, as_json: bool) -> int:
         metadata=request.metadata,
         lane=request.lane,
         singleton=check_policy(request.singleton) if request.singleton is not None else None,
+        priority=request.priority,
     )
     if request.watch:
         code = await watch(client, handle.id, request.timeout_s, as_json=as_json)

@@ -7,9 +7,11 @@ which value. What they promise is in ``docs/flow-control.md``; what is stored of
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
+
+from treadle.sdk.errors import UserError
 
 Scope = Literal["step", "workflow", "type", "namespace"]
 
@@ -17,6 +19,17 @@ PRIORITY_MAX = 100
 """Priorities go from minus this to this."""
 AGEING_MS = 10_000
 """One point of priority is worth so long a wait: whoever has waited longer by that comes first."""
+
+
+def check_priority(priority: object) -> int:
+    """Return the number if it may be a priority; raise ``UserError`` otherwise."""
+    is_number = isinstance(priority, int) and not isinstance(priority, bool)
+    if is_number and abs(cast("int", priority)) <= PRIORITY_MAX:
+        return cast("int", priority)
+    raise UserError(
+        f"priority {priority!r} is not a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}. "
+        "Give one; a higher one comes first, and 0 leaves it to the steps."
+    )
 
 
 class Concurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

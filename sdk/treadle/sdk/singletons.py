@@ -31,6 +31,7 @@ class Placed(NamedTuple):
 
     lane: str = ""
     singleton: Singleton = "none"
+    priority: int = 0
 
 
 def placed(

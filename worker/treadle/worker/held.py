@@ -114,6 +114,11 @@ class HeldTask:
         )
 
     @property
+    def queued_us(self) -> int:
+        """Since when it could have been executed but for its limits, a worker and a slot of it."""
+        return self.delivery.time_us - self.task.queued_ms * 1_000
+
+    @property
     def is_claimed(self) -> bool:
         """True when someone settles this task, or has."""
         return self._claimed.locked()

@@ -203,7 +203,7 @@ class Runner:
                 await self._settler.settle(held, Fail(timeout_failure(held.task)))
             elif verdict.reason == "lost":
                 reason = "its worker is stopping, or NATS was away for too long"
-                queued_us = held.delivery.time_us
+                queued_us = held.queued_us
                 await self._settler.lost(held.address, held.task, held.token, reason, queued_us)
             else:
                 # Cancelled or fenced. No acknowledgement either: if the register has moved, the

@@ -160,7 +160,7 @@ class Settler:
             "head": held.head,
         }
         if task.trace:
-            common |= {"queued_us": held.delivery.time_us, "taken_us": held.taken_us}
+            common |= {"queued_us": held.queued_us, "taken_us": held.taken_us}
         # None if it was never executed. Another thread may settle in the worker's stead: each of
         # these is one value that is read once.
         if call is not None:

@@ -7,12 +7,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from typing import Any, NamedTuple
 
+import msgspec
+
 from treadle.engine.telemetry.instruments import Point
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.messages import WorkerPresence
+from treadle.sdk.errors import StoredUnreadable
+from treadle.sdk.messages import SlotRecord, WorkerPresence
+from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
+
+_record = msgspec.json.Decoder(SlotRecord)
 
 
 class Queue(NamedTuple):
@@ -35,6 +41,7 @@ async def look(
     return [
         *_workers(presence, task_types),
         *await _queues(js, subjects),
+        *await _limits(js, subjects),
         *await _lag(js, subjects),
     ]
 
@@ -62,6 +69,28 @@ async def _queues(js: JetStream, subjects: Subjects) -> list[Point]:
             (metrics.QUEUE_ACK_PENDING, held),
         )
         for task_type, n in counts.items()
+    ]
+
+
+async def _limits(js: JetStream, subjects: Subjects) -> list[Point]:
+    """Return what of each limit is held and waited for, its keys together: they are many."""
+    held: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    async for stored in js.read(subjects.limits_stream, subjects.all_slots):
+        try:
+            record = read(_record, stored)
+        except StoredUnreadable:
+            continue
+        name = record.label.partition(" [")[0]
+        held[name] += len(record.holders)
+        if record.lines:
+            limit = subjects.parse_limit(stored.subject)
+            filter = subjects.slot_waiters_of_limit(limit)
+            waiting[name] += await js.count(subjects.limits_stream, filter)
+    return [
+        Point(instrument, counts[name], {metrics.LIMIT: name})
+        for name in held
+        for instrument, counts in ((metrics.LIMIT_HELD, held), (metrics.LIMIT_WAITING, waiting))
     ]
 
 

@@ -220,6 +220,10 @@ class JetStream:
         """
         return reading.read(self.connection, stream, filter, start)
 
+    async def count(self, stream: str, filter: str) -> int:
+        """Return how many stored messages match; on R3 it may lag behind the leader."""
+        return await reading.count(self.connection, stream, filter)
+
     async def first_since(self, stream: str, filter: str, since: datetime) -> int | None:
         """Return the sequence of the first matching message stored since then; None if none was."""
         return await reading.first_since(self.connection, stream, filter, since)

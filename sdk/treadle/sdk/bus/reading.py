@@ -30,6 +30,13 @@ async def read(
             start = stored.sequence + 1
 
 
+async def count(connection: Connection, stream: str, filter: str) -> int:
+    """Return how many messages match, without reading them; see ``JetStream.count``."""
+    asked = {"seq": 1, "next_by_subj": filter, "batch": 1}
+    batch, behind = await _asked(connection, stream, asked)
+    return len(batch) + behind
+
+
 async def first_since(
     connection: Connection, stream: str, filter: str, since: datetime
 ) -> int | None:
@@ -44,12 +51,14 @@ async def _batch(
 ) -> tuple[list[Stored], bool]:
     """Return the next messages, and whether there are more behind them."""
     asked = {"seq": start, "next_by_subj": filter, "batch": BATCH, "max_bytes": BATCH_BYTES_MAX}
-    return await _asked(connection, stream, asked)
+    batch, behind = await _asked(connection, stream, asked)
+    return batch, bool(batch) and behind > 0
 
 
 async def _asked(
     connection: Connection, stream: str, asked: Mapping[str, object]
-) -> tuple[list[Stored], bool]:
+) -> tuple[list[Stored], int]:
+    """Return the messages that were asked for, and how many match behind them."""
     backoff = Backoff(f"stream {stream!r}", BUDGET_S, verb="read")
     request = msgspec.json.encode(asked)
     while True:
@@ -59,11 +68,11 @@ async def _asked(
             )
             last = answer.pop()
             if last.status == _NOT_FOUND and not answer:
-                return [], False
+                return [], 0
             if last.status != _END_OF_BATCH:
                 raise Unknown(f"a direct get ended with {last.status} {last.description}")
             batch = [stored_of_direct(each.raw_headers, each.data) for each in answer]
-            return batch, bool(batch) and int(last.headers.get("Nats-Num-Pending", "0")) > 0
+            return batch, int(last.headers.get("Nats-Num-Pending", "0"))
         except Unknown as exc:
             await backoff.wait(exc)
 

@@ -26,6 +26,7 @@ from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.asking import explain
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.handle import RunHandle
+from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
@@ -43,6 +44,7 @@ from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
 from treadle.sdk.definition import ApprovalStep, Singleton, WorkflowDefinition, content_hash
 from treadle.sdk.errors import UnknownWorkflow
+from treadle.sdk.flow import check_priority
 from treadle.sdk.ids import check_id
 from treadle.sdk.listing.filters import RunsWanted, filter_of
 from treadle.sdk.listing.wire import position_of
@@ -129,6 +131,7 @@ class Client:
         lane: str | None = None,
         trace: TraceMode | None = None,
         singleton: Singleton | None = None,
+        priority: int = 0,
     ) -> RunHandle:
         """Start a run; a workflow given as an object is registered first.
 
@@ -141,6 +144,9 @@ class Client:
         Of the runs of one ``lane`` one is active at a time, in the order of their requests: see
         ``docs/lanes.md``. ``singleton`` says what this one does about the others of its lane:
         ``queue`` (the default), ``skip`` or ``cancel_older``.
+
+        ``priority``, -100 to 100, counts among those that wait for a limit instead of the one of
+        its steps: docs/flow-control.md.
 
         ``trace`` says how the run's trace relates to the span in which it is started: ``link``
         (a trace of its own, the default), ``join`` (part of the caller's) or ``off``.
@@ -158,9 +164,14 @@ class Client:
             definition = workflow.build() if isinstance(workflow, Workflow) else workflow
             version = await self.register(definition)
         place = placed(definition, raw, lane, singleton)
+        place = place._replace(priority=check_priority(priority))
         run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)
+
+    async def limits(self) -> list[LimitView]:
+        """Return the limits that are in use, with who holds their slots and how many wait."""
+        return await limits_of(self._store)
 
     async def signal(
         self, run: str, name: str, payload: object = None, id: str | None = None

@@ -84,7 +84,7 @@ TASK_WAIT: Final = Instrument(
     "histogram",
     "treadle.task.queue.wait",
     "s",
-    "What an execution waited for a worker and a slot.",
+    "What an execution waited for its limits, a worker and a slot of it.",
     DURATION_S,
 )
 TASK_RETRIES: Final = Instrument(
@@ -104,6 +104,13 @@ QUEUE_PENDING: Final = Instrument(
 )
 QUEUE_ACK_PENDING: Final = Instrument(
     "gauge", "treadle.task.queue.ack_pending", "{task}", "Handed to a worker, or delayed there."
+)
+
+LIMIT_HELD: Final = Instrument(
+    "gauge", "treadle.limit.held", "{slot}", "Slots of a concurrency limit that are held."
+)
+LIMIT_WAITING: Final = Instrument(
+    "gauge", "treadle.limit.waiting", "{task}", "Tasks that wait for a slot of a limit."
 )
 
 # ------------------------------------------------------------------ engine and workers
@@ -162,7 +169,7 @@ OF_ENGINES: Final = (
     *(RUN_STARTED, RUN_COMPLETED, RUN_DURATION, RUN_ACTIVE, RUN_UNMOVED),
     *(STEP_DURATION, LOOP_ITERATIONS, DEAD_LETTERS),
     *(TASK_DURATION, TASK_WAIT, TASK_RETRIES, TASK_LOST, TASK_ACTIVE, TASK_WORKERS),
-    *(QUEUE_PENDING, QUEUE_ACK_PENDING, EVENT_LAG, EVENT_PENDING),
+    *(QUEUE_PENDING, QUEUE_ACK_PENDING, LIMIT_HELD, LIMIT_WAITING, EVENT_LAG, EVENT_PENDING),
     *(OPERATION_DURATION, TOKEN_USAGE, TOOL_DURATION, AGENT_DURATION),
 )
 OF_WORKERS: Final = (
@@ -172,6 +179,8 @@ OF_WORKERS: Final = (
 # ------------------------------------------------------------------ attributes of metrics alone
 
 OUTCOME: Final = "treadle.outcome"
+LIMIT: Final = "treadle.limit.name"
+"""What shares a limit; all of its keys together."""
 STOP_REASON: Final = "treadle.stop_reason"
 REASON: Final = "treadle.reason"
 TOKEN_TYPE: Final = "gen_ai.token.type"

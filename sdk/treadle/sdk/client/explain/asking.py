@@ -19,6 +19,7 @@ from treadle.sdk.client.explain.hearing import Heard, hear
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.explain.storing import storage_faults
+from treadle.sdk.client.limits import wait_of
 from treadle.sdk.client.looking import Look, look
 from treadle.sdk.client.notes import engine_notes, notes_of
 from treadle.sdk.client.result import hint_of
@@ -125,7 +126,11 @@ async def _with_steps(store: Store, facts: Facts, found: Look) -> Facts:
         held = found.registers.get(step.id)
         if step.status != "active" or held is None:
             continue
-        if isinstance(held.register, Queued | Delayed | Sleeping):
+        if isinstance(held.register, Queued):
+            address = f"{facts.domain}.{facts.view.id}.{step.id}.{step.type}"
+            wait = await wait_of(store, address, held.register, held.sequence)
+            steps[step.id] = StepFacts(task=held.register.task, wait=wait)
+        elif isinstance(held.register, Delayed | Sleeping):
             steps[step.id] = StepFacts(task=held.register.task)
         elif isinstance(held.register, Task):
             waiting.append((step, held.register, held.sequence))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.limits import Wait
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import Beat, DeadLetter, Held, Task, WorkerPresence
@@ -48,6 +49,8 @@ class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The step has moved on while one looked at it."""
     said: StreamItem | None = None
     """What the step said last."""
+    wait: Wait | None = None
+    """Of a task that waits for its limits: for which, and where it stands."""
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ ReasonKind = Literal[
     "mapping",
     "starting",
     "moving",
+    "limited",
     "slots_busy",
     "slot_wait",
     "holder_gone",

@@ -1,6 +1,7 @@
 """What the active steps of a run are at, from the facts. Pure.
 
 no register yet ─> moving | undispatched
+under limits ────> limited
 delayed ─────────> retry_delay | loop_delay | overdue
 a sleep step ────> asleep | overdue
 a map ───────────> mapping
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treadle.sdk import chunks
+from treadle.sdk.client.explain import limiting
 from treadle.sdk.client.explain.facts import Facts, Halt, StepFacts, Taken
 from treadle.sdk.client.explain.reason import Level, Reason, ReasonKind
 from treadle.sdk.client.notes import START_WORKER
@@ -48,6 +50,10 @@ def step_reason(step: StepView, facts: Facts) -> Reason | None:
     if found.has_moved:
         text = f"step {step.id!r} went on while one looked at it"
         return Reason(kind="moving", level="works", text=text, step=step.id)
+    if found.wait is not None:
+        return limiting.queued(step, found.wait, facts.now_ms)
+    if step.doing in ("delayed", "sleeping") and found.task.reserved_ms:
+        return limiting.too_early(step, found.task, facts.now_ms)
     if step.doing != "queued_or_running":
         return _delayed(step, found, facts)
     if found.taken is not None:
