@@ -204,12 +204,13 @@ def test_the_id_of_a_run_that_has_gone_may_be_used_again(play: Play) -> None:
 
 
 def test_what_is_not_swept_has_an_age() -> None:
-    """Dead letters and presence are of no run that could take them along."""
+    """Dead letters, presence and published events are of no run that could take them along."""
     subjects = Subjects("t", 1)
     ages = {config["name"]: config.get("max_age") for config in stream_configs(subjects, 1)}
     assert {name for name, age in ages.items() if age} == {
         subjects.dead_stream,
         subjects.workers_stream,
+        subjects.external_stream,
     }
 
 

@@ -172,6 +172,8 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
     if isinstance(step, AgentLoopStep):
         warn_at, force_at = sorted([draw(st.integers(0, 10)), draw(st.integers(0, 10))])
         step = msgspec.structs.replace(step, budget_warn_at=warn_at, budget_force_at=force_at)
+    if isinstance(step, MapStep) and len(after) > 1:
+        step = msgspec.structs.replace(step, over=draw(st.sampled_from(after)))
     if hasattr(step, "retry"):
         step = msgspec.structs.replace(step, retry=draw(st.just(Retry()) | retries()))
     return step
