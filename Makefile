@@ -4,6 +4,7 @@
 #   make demo     see a loop survive kill -9        make check    format, lint, types, imports
 #   make test     the suite; ARGS="-k name"         make bench    figures as JSON lines
 #   make test-slow  what takes longer: every window of a kill, the examples as a whole
+#   make test-long  the same windows without message ids, which nothing may depend on
 #   make dev      server, engine and worker; APP=   make lock     renew the locks; UPGRADE=1
 #   make install  only prepare .venv                make clean    back to a fresh clone
 #   make backends traces in real backends, not part of the suite: Linux, 1.7 GB; BACKENDS=mlflow
@@ -25,7 +26,7 @@ PIP_PROJECT := $(PIP) install --quiet --no-deps --no-index --no-build-isolation 
 export PYRIGHT_PYTHON_GLOBAL_NODE := off
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := on
 
-.PHONY: demo test test-slow check format bench mutate chaos backends dev install lock clean
+.PHONY: demo test test-slow test-long check format bench mutate chaos backends dev install lock clean
 .DEFAULT_GOAL := install
 
 demo: $(VENV)/demo.stamp
@@ -35,7 +36,10 @@ test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n $(JOBS) -m slow $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "slow and not long" $(ARGS)
+
+test-long: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

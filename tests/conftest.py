@@ -14,9 +14,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import looking
 
 from treadle.sdk.server import NatsServer
 from treadle.sdk.settings import Settings
+
+looking.choose()  # Before any test module makes settings of its own.
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,13 @@ from treadle.sdk.settings import Settings
 Play = Callable[[Callable[[Stage], Awaitable[None]]], None]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the windows without message ids to ``make test-long``."""
+    for item in items:
+        if item.get_closest_marker("slow") and "no-ids" in item.name:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(params=[True, False], ids=["ids", "no-ids"])
 def message_ids(request: pytest.FixtureRequest) -> bool:
     """Whether messages carry ids: nothing may depend on it."""

@@ -104,12 +104,27 @@ def advance(
     takes messages asks for it, and it has to know those stored before the verdict. ``is_paused``
     says that the run is paused, so that no task is given out.
     """
+    if is_paused and _is_held_since(at.register, event, moment):
+        return at.register
     new = _moved(step, at, event, moment, newest)
     if new is at.register:
         return new
     if is_paused:
         return hold(new, moment)
     return new if isinstance(event, SlotsGranted) else gated(new, moment)
+
+
+def _is_held_since(register: Register, event: RegisterEvent, moment: Moment) -> bool:
+    """True for a resume of a step that a later pause holds: it comes again, and meant another.
+
+    Released and held by it once more, the step would take other resumes for new ones.
+    """
+    return (
+        isinstance(event, ResumeRequested)
+        and isinstance(register, Parked)
+        and register.paused
+        and bounds.is_older(moment, register)
+    )
 
 
 def _moved(step: Work, at: Placed, event: RegisterEvent, moment: Moment, newest: int) -> Register:

@@ -132,8 +132,9 @@ def request(
 
 def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Start the first steps; the time a run may take counts from here, not from its request."""
-    if timeout_ms := _timeout_ms(plan, run):
-        run = msgspec.structs.replace(run, deadline_ms=moment.ms + timeout_ms)
+    timeout_ms = _timeout_ms(plan, run)
+    deadline_ms = moment.ms + timeout_ms if timeout_ms else 0
+    run = msgspec.structs.replace(run, status="running", deadline_ms=deadline_ms)
     return go_on(plan, run, plan.roots, moment)
 
 

@@ -141,7 +141,7 @@ def resume(
     """
     if not isinstance(register, Parked) or event.step not in ("", step.id):
         return register
-    if _is_older(moment, register):
+    if is_older(moment, register):
         # A pause is over whenever the document says so, and the caller has looked.
         return release(register, moment) if register.paused and not event.step else register
     task = register.task
@@ -181,7 +181,7 @@ def _asked(parked: Parked) -> int:
     return int(parked.parent[1:]) if parked.asks else 0
 
 
-def _is_older(moment: Moment, parked: Parked) -> bool:
+def is_older(moment: Moment, parked: Parked) -> bool:
     """True for a resume that was stored before the step parked: it meant an earlier parking.
 
     Delivered again after the step went on and parked once more, it would raise the bound twice.
