@@ -6,6 +6,7 @@ message again that they *stored*: refused writes are not heard.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.messages import DeadLetter, Event, Register
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import Subjects
+
+RECONNECT_S = 15.0
 
 _register: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 _document = msgspec.json.Decoder(RunDocument)
@@ -76,6 +79,9 @@ class Recorder:
     async def collect(self) -> Evidence:
         """Return everything that was stored so far."""
         js, subjects = self._js, self.subjects
+        async with asyncio.timeout(RECONNECT_S):  # A run may end before the recorder is back.
+            while not js.connection.is_connected:
+                await asyncio.sleep(0.01)
         await js.connection.flush()
         found = Evidence()
         documents: dict[int, tuple[str, bytes]] = {}

@@ -157,12 +157,12 @@ def test_sub_workflow_binds_what_its_runs_have_written(
 ) -> None:
     async def play(client: Client) -> Any:
         run = await client.start("book", "Loom")
-        text = await run.result()
+        result = await run.result()
         started = [child.workflow for child in await run.children()]
-        return text, sorted(started)
+        return result, sorted(started)
 
-    text, started = _run(environment, tmp_path / "log", "sub_workflow.py", "book", play)
-    assert text == "Loom Loom Loom. Loom Loom Loom."
+    result, started = _run(environment, tmp_path / "log", "sub_workflow.py", "book", play)
+    assert result["bind"] == "Loom Loom Loom. Loom Loom Loom."
     assert started == ["announcement", "chapter", "chapter"]
 
 
