@@ -13,7 +13,6 @@ held as tasks are given out.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -35,6 +34,7 @@ from treadle.engine.rates import Rates
 from treadle.engine.registers import Moved, Registers
 from treadle.engine.slots import Granted, Slots, address_of
 from treadle.engine.timers import Timers
+from treadle.engine.underway import UnderWay
 from treadle.sdk import failpoints
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.log_fields import spaced
@@ -64,7 +64,7 @@ class Admission:
         self.slots = slots
         self._rates = rates
         self._waiting: OrderedDict[str, int] = OrderedDict()
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing = UnderWay()
         slots.on_granted = self._start
         self.find_step: Callable[[RegisterAddress, Task], Awaitable[Work | None]] = _unknown
         """Returns the step of a task; None if it cannot be found now."""
@@ -149,9 +149,7 @@ class Admission:
     # ---------------------------------------------------------------- those who got a slot
 
     def _start(self, granted: Granted) -> None:
-        task = asyncio.create_task(self._finish(granted))
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+        self._finishing.start(self._finish(granted))
 
     async def _finish(self, granted: Granted) -> None:
         try:
@@ -186,8 +184,7 @@ class Admission:
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait until every grant under way is finished, at most so long."""
-        if self._finishing:
-            await asyncio.wait(self._finishing, timeout=timeout_s)
+        await self._finishing.wait_idle(timeout_s)
 
 
 async def _unknown(_: RegisterAddress, __: Task) -> Work | None:

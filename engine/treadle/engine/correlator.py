@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from treadle.engine.recurring import later_ms
+from treadle.engine.underway import UnderWay
 from treadle.engine.waiters import Waiters, read_published
 from treadle.sdk import failpoints
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -32,18 +34,15 @@ class Correlator:
         self._subjects = subjects
         self._waiters = waiters
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay()
 
     def take(self, delivery: Delivery, source: Puller) -> None:
         """Take a delivered event."""
-        task = asyncio.create_task(self._handle(delivery, source))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._under_way.start(self._handle(delivery, source))
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait until everything taken is handled, at most so long."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+        await self._under_way.wait_idle(timeout_s)
 
     async def _handle(self, delivery: Delivery, source: Puller) -> None:
         try:
@@ -81,4 +80,4 @@ class Correlator:
 
 
 def _later_ms(deliveries: int) -> int:
-    return min(FAILED_LATER_MS << min(deliveries - 1, 16), LATER_MS_MAX)
+    return later_ms(deliveries, FAILED_LATER_MS, LATER_MS_MAX)

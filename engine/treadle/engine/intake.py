@@ -9,10 +9,7 @@ arrives while a batch is under way becomes the next batch, folded in one go.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
@@ -20,7 +17,9 @@ from treadle.engine.core.moment import Moment
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.last_resort import LastResort
 from treadle.engine.pending import Pending
+from treadle.engine.recurring import later_ms
 from treadle.engine.runs import Runs
+from treadle.engine.underway import UnderWay
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -62,7 +61,7 @@ class Intake:
         self._last_resort = last_resort
         self._dead_letters = dead_letters
         self._queues: dict[str, list[Pending]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay()
 
     def take(self, letter: str, delivery: Delivery, source: Puller) -> None:
         """Take a delivered event; ``letter`` names its stream."""
@@ -94,7 +93,9 @@ class Intake:
         except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors.
             if delivery is not None and source is not None:
                 failure = Failure(type(exc).__name__, str(exc), retryable=False)
-                self._start(self._set_aside(moment, subject, data, failure, delivery, source))
+                self._under_way.start(
+                    self._set_aside(moment, subject, data, failure, delivery, source)
+                )
             return
         pending = Pending(moment, address.domain, event, subject, data, delivery, source)
         waiting = self._queues.get(address.run)
@@ -102,17 +103,11 @@ class Intake:
             waiting.append(pending)
             return
         self._queues[address.run] = [pending]
-        self._start(self._handle_run(address.run))
+        self._under_way.start(self._handle_run(address.run))
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait until everything taken is handled, at most so long."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._under_way.wait_idle(timeout_s)
 
     async def _handle_run(self, run: str) -> None:
         try:
@@ -227,8 +222,7 @@ class Intake:
 
 
 def _later_ms(deliveries: int) -> int:
-    doublings = min(deliveries - 1, 16)
-    return min(FAILED_LATER_MS << doublings, LATER_MS_MAX)
+    return later_ms(deliveries, FAILED_LATER_MS, LATER_MS_MAX)
 
 
 def _is_outage(exc: Exception) -> bool:

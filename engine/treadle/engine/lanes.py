@@ -9,14 +9,13 @@ lane. An engine that dies on the way leaves an un-acked event, and the sweep.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import time
 
 from treadle.engine.core.apply import DEFINITION_GONE_MS
 from treadle.engine.core.lanes import Glimpse, Place, Standing, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
+from treadle.engine.recurring import sweep_every
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.identifier import is_id
@@ -106,13 +105,9 @@ class Lanes:
 
     async def run(self) -> None:
         """Sweep several times a minute, until cancelled."""
-        while True:
-            # Engines that started together should not sweep together.
-            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
-            try:
-                await self.sweep(round(time.time() * 1000))
-            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
-                _log.warning("engine.lane-sweep-failed %r", exc)
+        await sweep_every(
+            SWEEP_S, lambda: self.sweep(round(time.time() * 1000)), "engine.lane-sweep-failed %r"
+        )
 
     async def sweep(self, now_ms: int) -> int:
         """Look after lanes in which somebody waits; return how many of them there were."""

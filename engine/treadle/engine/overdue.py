@@ -7,13 +7,12 @@ again is a compare-and-set, so that none comes back that was replaced or cleared
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import time
 
 import msgspec
 
+from treadle.engine.recurring import sweep_every
 from treadle.engine.timers import schedule
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import StoredUnreadable
@@ -46,16 +45,11 @@ class Overdue:
 
     async def run(self) -> None:
         """Sweep about twice a minute, until cancelled."""
-        while True:
-            # Engines that started together should not sweep together.
-            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
-            try:
-                count = await self.sweep(round(time.time() * 1000))
-            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
-                _log.warning("engine.overdue-sweep-failed %r", exc)
-            else:
-                if count:
-                    _log.warning("engine.timers-set-again %d", count, extra={"count": count})
+        await sweep_every(SWEEP_S, self._sweep_now, "engine.overdue-sweep-failed %r")
+
+    async def _sweep_now(self) -> None:
+        if count := await self.sweep(round(time.time() * 1000)):
+            _log.warning("engine.timers-set-again %d", count, extra={"count": count})
 
     async def sweep(self, now_ms: int) -> int:
         """Set every schedule again that should have fired before ``now_ms``; return how many."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 
 from treadle.engine.documents import Documents
+from treadle.engine.recurring import sweep_every
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Message
 from treadle.sdk.bus.jetstream import JetStream
@@ -48,13 +48,7 @@ class Pauses:
 
     async def run(self) -> None:
         """List the marks now and then, until cancelled."""
-        while True:
-            # Engines that started together should not list together.
-            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
-            try:
-                await self._list()
-            except Exception as exc:  # noqa: BLE001 — the next listing looks again
-                _log.warning("engine.pauses-unlisted %r", exc)
+        await sweep_every(SWEEP_S, self._list, "engine.pauses-unlisted %r")
 
     async def holds(self, run: str) -> bool:
         """True if nothing of the run may be given out."""

@@ -8,15 +8,14 @@ Every engine sweeps; deleting twice is deleting once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import random
 import time
 
 import msgspec
 
 from treadle.engine.core.children import awaits
+from treadle.engine.recurring import sweep_every
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnsuitable, StoredUnreadable
 from treadle.sdk.run import RunDocument
@@ -43,13 +42,10 @@ class Retention:
         """Sweep about once a minute, or as often as a shorter retention needs, until cancelled."""
         if self._keep_s <= 0:
             return
-        while True:
-            # Engines that started together should not sweep together.
-            await asyncio.sleep(min(SWEEP_S, self._keep_s) * random.uniform(0.5, 1.0))
-            try:
-                await self.sweep(round(time.time() * 1000))
-            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
-                _log.warning("engine.sweep-failed %r", exc)
+        period_s = min(SWEEP_S, self._keep_s)
+        await sweep_every(
+            period_s, lambda: self.sweep(round(time.time() * 1000)), "engine.sweep-failed %r"
+        )
 
     async def sweep(self, now_ms: int) -> int:
         """Delete what is old enough at ``now_ms``; return how many runs went.

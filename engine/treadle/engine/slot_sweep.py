@@ -12,9 +12,7 @@ stream. Nothing here is needed as long as nobody dies: an engine that is killed 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import time
 
 import msgspec
@@ -23,6 +21,7 @@ from treadle.engine.admission import Admission
 from treadle.engine.core import slots as core
 from treadle.engine.core.advance import Placed
 from treadle.engine.core.flow import slots_of
+from treadle.engine.recurring import sweep_every
 from treadle.engine.slots import Granted, Kept, address_name, address_of
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import StoredUnreadable
@@ -62,13 +61,9 @@ class SlotSweep:
 
     async def run(self) -> None:
         """Sweep about once a second, until cancelled."""
-        while True:
-            # Engines that started together should not sweep together.
-            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
-            try:
-                await self.sweep(time.time_ns() // 1_000_000)
-            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
-                _log.warning("engine.slot-sweep-failed %r", exc)
+        await sweep_every(
+            SWEEP_S, lambda: self.sweep(time.time_ns() // 1_000_000), "engine.slot-sweep-failed %r"
+        )
 
     async def sweep(self, now_ms: int) -> None:
         """Look through all records once, and now and then through those who wait."""

@@ -237,28 +237,30 @@ class Steps:
             new = advance(step, placed, message.event, message.moment, is_paused=is_paused)
             if new is placed.register:
                 return placed
-            assert is_live(placed.register)
-            token = placed.sequence
-            outcome = await self._move(
-                address,
-                placed.register,
-                new,
-                message.moment,
-                token=token,
-                head=token,
-                follow=True,
-            )
-            assert not isinstance(outcome, Conflict)
-            if isinstance(outcome, Fenced):
-                if outcome.head is None:
-                    return placed
-                placed = outcome.head
-                continue
-            placed = outcome.placed
-            failpoints.reach("engine.register-woken")
-            await self.set_timers(address, placed.register)
-            placed = await self._admission.settle(address, placed)
+            standing = await self._moved(address, placed, new, message.moment)
+            if standing is None:
+                return placed
+            placed = standing
         return placed
+
+    async def _moved(
+        self, address: RegisterAddress, placed: Placed, new: Register, moment: Moment
+    ) -> Placed | None:
+        """Move a register that nobody executes, with its effects; return what stands then.
+
+        That is another's value if it has moved already, and None if it is gone.
+        """
+        assert is_live(placed.register)
+        token = placed.sequence
+        outcome = await self._move(
+            address, placed.register, new, moment, token=token, head=token, follow=True
+        )
+        assert not isinstance(outcome, Conflict)
+        if isinstance(outcome, Fenced):
+            return outcome.head
+        failpoints.reach("engine.register-woken")
+        await self.set_timers(address, outcome.placed.register)
+        return await self._admission.settle(address, outcome.placed)
 
     async def begun(self, address: RegisterAddress, placed: Placed) -> None:
         """Drive the effects of a register that exists because its step is active."""
@@ -277,19 +279,10 @@ class Steps:
                 return placed
             resumed = resume_of(version.run)
             task = gated(release(placed.register, resumed), resumed)
-            token = placed.sequence
-            outcome = await self._registers.move(
-                address, task, token=token, head=token, follow=True
-            )
-            assert not isinstance(outcome, Conflict)
-            if isinstance(outcome, Fenced):
-                if outcome.head is None:
-                    return placed
-                placed = outcome.head
-                continue
-            placed = outcome.placed
-            await self.set_timers(address, placed.register)
-            placed = await self._admission.settle(address, placed)
+            standing = await self._moved(address, placed, task, resumed)
+            if standing is None:
+                return placed
+            placed = standing
         return placed
 
     async def set_timers(self, address: RegisterAddress, register: Register) -> None:

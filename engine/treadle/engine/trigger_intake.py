@@ -6,10 +6,11 @@ it takes: it is all that remembers that something is due.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
+from treadle.engine.recurring import later_ms
 from treadle.engine.triggers import Triggers
+from treadle.engine.underway import UnderWay
 from treadle.sdk.bus.puller import Delivery, Puller
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.log_fields import spaced
@@ -29,7 +30,7 @@ class TriggerIntake:
         self._subjects = subjects
         self._triggers = triggers
         self._queues: dict[str, list[tuple[Delivery, Puller]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay()
 
     def take(self, delivery: Delivery, source: Puller) -> None:
         """Take a delivery; what comes of a name that is being settled is settled after it."""
@@ -39,14 +40,11 @@ class TriggerIntake:
             waiting.append((delivery, source))
             return
         self._queues[name] = [(delivery, source)]
-        task = asyncio.create_task(self._handle(name))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._under_way.start(self._handle(name))
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait until everything taken is handled, at most so long."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+        await self._under_way.wait_idle(timeout_s)
 
     async def _handle(self, name: str) -> None:
         try:
@@ -79,4 +77,4 @@ class TriggerIntake:
 
 
 def _later_ms(deliveries: int) -> int:
-    return min(FAILED_LATER_MS << min(deliveries - 1, 16), LATER_MS_MAX)
+    return later_ms(deliveries, FAILED_LATER_MS, LATER_MS_MAX)

@@ -11,8 +11,10 @@ import logging
 from functools import partial
 from typing import NamedTuple
 
+from treadle.engine.recurring import later_ms
 from treadle.engine.trigger_messages import TriggerMessages
 from treadle.engine.triggers import Triggers
+from treadle.engine.underway import UnderWay
 from treadle.sdk.bus.connection import Message
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery, Puller
@@ -49,7 +51,7 @@ class TriggerPulls:
         self._triggers = triggers
         self._messages = messages
         self._pulls: dict[str, _Pull] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay()
         self._rung = asyncio.Event()
 
     async def run(self) -> None:
@@ -93,17 +95,14 @@ class TriggerPulls:
         """Pull no more, and wait until what was taken is handled, at most so long."""
         await asyncio.gather(*(pull.puller.stop() for pull in self._pulls.values()))
         self._pulls.clear()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+        await self._under_way.wait_idle(timeout_s)
 
     def _ring(self, _: Message) -> None:
         self._rung.set()
 
     def _puller(self, name: str, source: Source) -> Puller:
         def taken(delivery: Delivery) -> None:
-            task = asyncio.create_task(self._handle(name, source, delivery, puller))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._under_way.start(self._handle(name, source, delivery, puller))
 
         puller = Puller(
             self._js,
@@ -132,4 +131,4 @@ class TriggerPulls:
 
 
 def _later_ms(deliveries: int) -> int:
-    return min(FAILED_LATER_MS << min(deliveries - 1, 16), LATER_MS_MAX)
+    return later_ms(deliveries, FAILED_LATER_MS, LATER_MS_MAX)

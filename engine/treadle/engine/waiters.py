@@ -11,9 +11,7 @@ document afterwards, and drops it again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections import OrderedDict
 
 import msgspec
@@ -23,6 +21,7 @@ from treadle.engine.core.waits import used_before
 from treadle.engine.documents import Documents
 from treadle.engine.inputs import Inputs
 from treadle.engine.planned import RunPlans
+from treadle.engine.recurring import sweep_every
 from treadle.engine.waiter_log import SKEW_MS, Found, WaiterLog
 from treadle.sdk import conditions, failpoints, matching
 from treadle.sdk.definition import EventStep
@@ -177,13 +176,7 @@ class Waiters:
 
     async def run(self) -> None:
         """Sweep a few times an hour, until cancelled."""
-        while True:
-            # Engines that started together should not sweep together.
-            await asyncio.sleep(SWEEP_S * random.uniform(0.5, 1.0))
-            try:
-                await self.sweep()
-            except Exception as exc:  # noqa: BLE001 — the next sweep looks again
-                _log.warning("engine.waiter-sweep-failed %r", exc)
+        await sweep_every(SWEEP_S, self.sweep, "engine.waiter-sweep-failed %r")
 
     async def sweep(self) -> int:
         """Drop what is kept of steps that do not wait any more; return how many there were.

@@ -163,14 +163,7 @@ def resume(
 
 def woken(parked: Parked, moment: Moment) -> Task:
     """Return the task of a step that waited; the time it waited does not count."""
-    task, waited_ms = parked.task, max(0, moment.ms - parked.parked_ms)
-    return msgspec.structs.replace(
-        task,
-        parent=moment.id,
-        parked_ms=task.parked_ms + waited_ms,
-        deadline_ms=task.deadline_ms + waited_ms if task.deadline_ms else 0,
-        asked=_asked(parked),
-    )
+    return msgspec.structs.replace(release(parked, moment), asked=_asked(parked))
 
 
 def _asked(parked: Parked) -> int:

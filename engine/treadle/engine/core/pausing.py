@@ -74,11 +74,11 @@ def resume_of(run: RunDocument) -> Moment:
 
 
 def release(parked: Parked, moment: Moment) -> Task:
-    """Return the task of a step that was held; the time it was does not count."""
-    task, held_ms = parked.task, max(0, moment.ms - parked.parked_ms)
+    """Return the task of a step that was parked; the time it was does not count."""
+    task, parked_for_ms = parked.task, max(0, moment.ms - parked.parked_ms)
     return msgspec.structs.replace(
         task,
         parent=moment.id,
-        parked_ms=task.parked_ms + held_ms,
-        deadline_ms=task.deadline_ms + held_ms if task.deadline_ms else 0,
+        parked_ms=task.parked_ms + parked_for_ms,
+        deadline_ms=task.deadline_ms + parked_for_ms if task.deadline_ms else 0,
     )
