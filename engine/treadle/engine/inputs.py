@@ -21,7 +21,6 @@ from treadle.engine.lists import Lists
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.definition import (
-    ChoiceStep,
     MapStep,
     Step,
     SubWorkflowStep,
@@ -47,7 +46,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX, check_bytes
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, detached_output, has_output
+from treadle.sdk.run import RunDocument, has_output, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk, step_of
@@ -243,12 +242,8 @@ class Inputs:
     async def output(self, plan: Plan, run: RunDocument, step_id: str) -> bytes:
         """Return the output of a step that is over; null for one that has none to hand on."""
         step = plan.steps[step_id]
-        if not has_output(run, step):
-            return b"null"
-        if isinstance(step, ChoiceStep):
-            return msgspec.json.encode(run.chosen[step_id])
-        if isinstance(step, SubWorkflowStep) and step.detached:
-            return detached_output(run, step_id)
+        if (held := kept_output(run, step)) is not None:
+            return held
         if isinstance(step, WaitStep | SubWorkflowStep):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
         assert isinstance(step, TypedStep)
@@ -292,12 +287,9 @@ def _references(plan: Plan, run: RunDocument, shape: Shape) -> FromSteps:
         if not has_output(run, before):
             types[dep] = ""
             sequences[dep] = 0
-        elif isinstance(before, ChoiceStep):
+        elif (held := kept_output(run, before)) is not None:
             types[dep] = ""
-            values[dep] = msgspec.Raw(msgspec.json.encode(run.chosen[dep]))
-        elif isinstance(before, SubWorkflowStep) and before.detached:
-            types[dep] = ""
-            values[dep] = msgspec.Raw(detached_output(run, dep))
+            values[dep] = msgspec.Raw(held)
         elif isinstance(before, WaitStep | SubWorkflowStep):
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])

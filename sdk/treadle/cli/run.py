@@ -20,6 +20,7 @@ app.command()(logs)
 app.command()(trace)
 
 _VALUE = "JSON|@FILE|-"
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")]
 
 
 @app.command()
@@ -166,9 +167,7 @@ def result(
 @app.command()
 def cancel(
     run: RunId,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")
-    ] = "",
+    reason: Reason = "",
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -182,9 +181,7 @@ def cancel(
 @app.command()
 def pause(
     run: RunId,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")
-    ] = "",
+    reason: Reason = "",
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,

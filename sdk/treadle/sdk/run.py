@@ -12,7 +12,15 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.children import ParentRun, child_id
-from treadle.sdk.definition import RespondStep, Singleton, SleepStep, Step, WaitStep
+from treadle.sdk.definition import (
+    ChoiceStep,
+    RespondStep,
+    Singleton,
+    SleepStep,
+    Step,
+    SubWorkflowStep,
+    WaitStep,
+)
 from treadle.sdk.messages import Failure, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
 
@@ -184,6 +192,20 @@ def child_of(run: RunDocument, step_id: str, attempt: int = 0) -> str:
 def detached_output(run: RunDocument, step_id: str) -> bytes:
     """Return the output of a step that does not wait for the run it has started: JSON."""
     return b'{"run_id":"%b"}' % child_of(run, step_id).encode()
+
+
+def kept_output(run: RunDocument, step: Step) -> bytes | None:
+    """Return the output that the document itself holds of a step that is over, as JSON.
+
+    That of a step which hands nothing on is ``null``; None says that it is stored elsewhere.
+    """
+    if not has_output(run, step):
+        return b"null"
+    if isinstance(step, ChoiceStep):
+        return msgspec.json.encode(run.chosen[step.id])
+    if isinstance(step, SubWorkflowStep) and step.detached:
+        return detached_output(run, step.id)
+    return None
 
 
 def has_output(run: RunDocument, step: Step) -> bool:

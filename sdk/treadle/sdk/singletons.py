@@ -20,7 +20,7 @@ from treadle.sdk.definition import Singleton, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem, UserError
 from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
 from treadle.sdk.limits import CONDITION_CHARS_MAX
-from treadle.sdk.wording import Suggestions
+from treadle.sdk.wording import one_of
 
 POLICIES: tuple[Singleton, ...] = get_args(Singleton)
 _DIGEST_CHARS = 32
@@ -62,14 +62,8 @@ def placed(
 
 def check_policy(policy: str) -> Singleton:
     """Return the policy; raise ``UserError`` if there is none of that name."""
-    for each in POLICIES:
-        if each == policy:
-            return each
-    nearest = Suggestions().nearest(policy, POLICIES)
-    raise UserError(
-        f"singleton {policy!r} is none of {', '.join(POLICIES)}. "
-        f"{f'Did you mean {nearest!r}?' if nearest else 'Choose one of them.'}"
-    )
+    none = f"singleton {policy!r} is none of {', '.join(POLICIES)}."
+    return one_of(policy, POLICIES, lambda hint: f"{none} {hint or 'Choose one of them.'}")
 
 
 def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:

@@ -49,6 +49,8 @@ from treadle.sdk.planners import problems_of_planners
 from treadle.sdk.rfc3339 import moment_ms
 from treadle.sdk.structure import Structure
 
+_CUT = "it holds half of a character (a lone surrogate). Remove it."
+
 
 def definition_from(
     plain: object, *, source: str = "", found: Sequence[Problem] = ()
@@ -215,8 +217,8 @@ def _map(step: MapStep, path: str) -> Iterator[Problem]:
             f"the key has {len(step.over)} characters, and {WORD_CHARS_MAX} are allowed. "
             "Shorten it.",
         )
-    elif any("\ud800" <= char <= "\udfff" for char in step.over):
-        yield Problem(where, "it holds half of a character (a lone surrogate). Remove it.")
+    elif _is_cut(step.over):
+        yield Problem(where, _CUT)
     elif len(step.after) > 1 and step.over not in step.after:
         names = ", ".join(map(wording.shown, step.after[:5]))
         yield Problem(
@@ -345,5 +347,9 @@ def _text(path: str, value: str) -> Iterator[Problem]:
             path,
             f"it has {len(value)} characters, and {TEXT_CHARS_MAX} are allowed. Shorten it.",
         )
-    elif any("\ud800" <= char <= "\udfff" for char in value):
-        yield Problem(path, "it holds half of a character (a lone surrogate). Remove it.")
+    elif _is_cut(value):
+        yield Problem(path, _CUT)
+
+
+def _is_cut(text: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in text)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
+from treadle.sdk.errors import UserError
 from treadle.sdk.limits import SUGGESTIONS_MAX, WORD_CHARS_MAX
+
+Word = TypeVar("Word", bound=str)
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = WORD_CHARS_MAX
@@ -69,6 +73,18 @@ class Suggestions:
         lower = {name.lower(): name for name in known if len(name) <= WORD_CHARS_MAX}
         matches = difflib.get_close_matches(word.lower(), lower, n=1)
         return lower[matches[0]] if matches else ""
+
+
+def one_of(word: str, known: tuple[Word, ...], refused: Callable[[str], str]) -> Word:
+    """Return the word if it is known; raise ``UserError`` otherwise.
+
+    Its text is what ``refused`` makes of a hint, which is empty if no known word is like this one.
+    """
+    for each in known:
+        if each == word:
+            return each
+    nearest = Suggestions().nearest(word, known)
+    raise UserError(refused(f"Did you mean {nearest!r}?" if nearest else ""))
 
 
 def items_text(done: int, items: int, failed: int) -> str:

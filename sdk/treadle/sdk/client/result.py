@@ -11,7 +11,6 @@ from treadle.sdk.client.planned import definition_of, graph_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import (
     AgentLoopStep,
-    ChoiceStep,
     MapStep,
     Step,
     SubWorkflowStep,
@@ -25,7 +24,7 @@ from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import Ended, Failure, MapOutput
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, detached_output, has_output
+from treadle.sdk.run import RunDocument, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 from treadle.sdk.subjects import RegisterAddress
@@ -87,12 +86,8 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
 
     Raises ``InvariantError`` if what has to be there is gone.
     """
-    if not has_output(document, step):
-        return msgspec.Raw(b"null")
-    if isinstance(step, ChoiceStep):
-        return msgspec.Raw(msgspec.json.encode(document.chosen[step.id]))
-    if isinstance(step, SubWorkflowStep) and step.detached:
-        return msgspec.Raw(detached_output(document, step.id))
+    if (kept := kept_output(document, step)) is not None:
+        return msgspec.Raw(kept)
     if isinstance(step, WaitStep | SubWorkflowStep):
         entry = document.steps[step.id]
         stored = await store.event(int(entry.event[1:]))

@@ -12,14 +12,11 @@ from treadle.sdk.spending import NOTHING, Spent
 TimerKind = Literal["step_deadline", "run_deadline", "wake"]
 
 
-class TimerFired(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="timer.fired",
-    tag_field="event",
-    kw_only=True,
-):
+class _FromEngine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class TimerFired(_FromEngine, frozen=True, tag="timer.fired", tag_field="event", kw_only=True):
     """A schedule fired. It is a hint: the decision is always a compare-and-set."""
 
     kind: TimerKind
@@ -30,12 +27,7 @@ class TimerFired(
 
 
 class EventMatched(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="run.event_matched",
-    tag_field="event",
-    kw_only=True,
+    _FromEngine, frozen=True, tag="run.event_matched", tag_field="event", kw_only=True
 ):
     """A published event fits what a step waits for: the first one is taken, and twice is once."""
 
@@ -54,12 +46,7 @@ class EventMatched(
 
 
 class LaneGranted(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="run.lane_granted",
-    tag_field="event",
-    kw_only=True,
+    _FromEngine, frozen=True, tag="run.lane_granted", tag_field="event", kw_only=True
 ):
     """Every earlier request of the run's lane is over: a queued run begins. Twice is once."""
 
@@ -69,12 +56,7 @@ class LaneGranted(
 
 
 class RunSuperseded(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="run.superseded",
-    tag_field="event",
-    kw_only=True,
+    _FromEngine, frozen=True, tag="run.superseded", tag_field="event", kw_only=True
 ):
     """A later start of the run's singleton takes its place: the run is cancelled. Twice is once."""
 
@@ -83,14 +65,7 @@ class RunSuperseded(
     """Sequence of the request it is for, as in ``LaneGranted``."""
 
 
-class ChildEnded(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="run.child_ended",
-    tag_field="event",
-    kw_only=True,
-):
+class ChildEnded(_FromEngine, frozen=True, tag="run.child_ended", tag_field="event", kw_only=True):
     """A run that a step of this run started has ended. The step's output is here from now on."""
 
     step: str
@@ -108,12 +83,7 @@ class ChildEnded(
 
 
 class ParentEnded(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    tag="run.parent_ended",
-    tag_field="event",
-    kw_only=True,
+    _FromEngine, frozen=True, tag="run.parent_ended", tag_field="event", kw_only=True
 ):
     """The step that started this run waits for it no more: the run is cancelled. Twice is once."""
 

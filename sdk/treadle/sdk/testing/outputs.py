@@ -9,13 +9,13 @@ import msgspec
 
 from treadle.engine.core import Placed
 from treadle.engine.core.maps import output_of
-from treadle.sdk.definition import ChoiceStep, MapStep, Step, SubWorkflowStep, WaitStep
+from treadle.sdk.definition import MapStep, Step, SubWorkflowStep, WaitStep
 from treadle.sdk.errors import InvariantError
 from treadle.sdk.gathering import Part, gather
 from treadle.sdk.given import failed_before, given_by, shape_of
 from treadle.sdk.messages import Ended, Inline
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, detached_output, has_output
+from treadle.sdk.run import RunDocument, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.subjects import chunk_id
 from treadle.worker.execution import Record
@@ -76,12 +76,8 @@ def _put_out(
     records: Callable[[str], list[Record]],
 ) -> msgspec.Raw:
     """Return the output of a step that is over; ``null`` if it has none."""
-    if not has_output(run, step):
-        return msgspec.Raw(b"null")
-    if isinstance(step, ChoiceStep):
-        return msgspec.Raw(msgspec.json.encode(run.chosen[step.id]))
-    if isinstance(step, SubWorkflowStep) and step.detached:
-        return msgspec.Raw(detached_output(run, step.id))
+    if (held := kept_output(run, step)) is not None:
+        return msgspec.Raw(held)
     if isinstance(step, WaitStep | SubWorkflowStep):
         return payloads[int(run.steps[step.id].event[1:])]
     if isinstance(step, MapStep):

@@ -9,7 +9,7 @@ from treadle.sdk.errors import UserError
 from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.ids import check_id
 from treadle.sdk.triggers.trigger import CatchUp
-from treadle.sdk.wording import Suggestions
+from treadle.sdk.wording import one_of
 
 NAME_CHARS_MAX = ID_CHARS_MAX - len("-20260203T040506Z")
 """The id of a run that a trigger starts is its name and the time, and has to be an id."""
@@ -38,15 +38,12 @@ def check_name(name: object) -> str:
 
 def check_catch_up(catch_up: str) -> CatchUp:
     """Return the policy; raise ``UserError`` if there is none of that name."""
-    for each in CATCH_UPS:
-        if each == catch_up:
-            return each
-    nearest = Suggestions().nearest(catch_up, CATCH_UPS)
-    raise UserError(
+    none = (
         f"catch-up policy {catch_up!r} does not exist: missed firings can be left out (skip), run "
-        f"as one (last) or each (all). {f'Did you mean {nearest!r}? ' if nearest else ''}"
-        "Choose one of the three."
+        "as one (last) or each (all)."
     )
+    choose = "Choose one of the three."
+    return one_of(catch_up, CATCH_UPS, lambda hint: " ".join(filter(None, (none, hint, choose))))
 
 
 def run_id(name: str, firing_ms: int) -> str:

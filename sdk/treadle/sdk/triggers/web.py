@@ -9,7 +9,7 @@ from typing import get_args
 from treadle.sdk.errors import UserError
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.triggers.trigger import Http, Scheme, Webhook
-from treadle.sdk.wording import Suggestions, shown
+from treadle.sdk.wording import one_of, shown
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 TOLERANCE_S_MAX = 24 * 3600
@@ -43,14 +43,11 @@ def check_webhook(on: Webhook) -> None:
 
 def check_scheme(scheme: str) -> Scheme:
     """Return the scheme; raise ``UserError`` if there is none of that name."""
-    for each in SCHEMES:
-        if each == scheme:
-            return each
-    nearest = Suggestions().nearest(scheme, SCHEMES)
-    raise UserError(
+    none = (
         f"scheme {scheme!r} is none of {', '.join(SCHEMES)}, the ways in which deliveries are "
-        f"signed. {f'Did you mean {nearest!r}?' if nearest else 'Choose one of them.'}"
+        "signed."
     )
+    return one_of(scheme, SCHEMES, lambda hint: f"{none} {hint or 'Choose one of them.'}")
 
 
 def check_http(on: Http) -> None:
