@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.pages import program_of
 
 from treadle.worker.agent import Agent
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, text, tool_use, turn
@@ -36,14 +34,7 @@ def play(request: RecordedRequest) -> Turn:
 
 
 async def program() -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    page = PAGE.read_text(encoding="utf-8")
-    for found in FENCE.finditer(page):
-        source = "\n" * page.count("\n", 0, found.start(1)) + found[1]
-        code = compile(source, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        returned = eval(code, names)
-        if inspect.isawaitable(returned):
-            await returned
+    names = await program_of("subagents.md")
     for agent in [each for each in names.values() if isinstance(each, Agent)]:
         await agent.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pages import block_of, served
 
 from treadle.engine.topology import EXTERNAL_MAX_AGE_S
 from treadle.engine.waiter_log import SKEW_MS
@@ -18,30 +19,18 @@ from treadle.sdk.document import parse_definition
 from treadle.sdk.matching import NAME_CHARS_MAX, NAME_PARTS_MAX
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
-from treadle.sdk.testing import Event, local, simulate
+from treadle.sdk.testing import Event, simulate
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "events.md").read_text()
 
 
 def _program() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/events.md", "exec"), names)
-    return names
+    return block_of("events.md")
 
 
 def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     names = _program()
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> list[str]:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(names["worker"], workflows=[names["workflow"]], **place):
-            found: list[str] = await names["main"]()
-            return found
-
-    results = asyncio.run(asyncio.wait_for(story(), 30))
+    results = served(names, settings, monkeypatch)
     assert results == ["order 104: 1040 cents", "order 105: 1050 cents"]
 
 

@@ -4,40 +4,30 @@ Method: the block is executed as it stands, against a real server, an engine and
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pages import block_of, served
 
 from treadle.sdk.flow import AGEING_MS, PRIORITY_MAX
 from treadle.sdk.limits import CONCURRENCY_MAX, FLOW_LIMITS_MAX, LOSSES_MAX
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local, simulate
+from treadle.sdk.testing import simulate
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flow-control.md").read_text()
 
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/flow-control.md", "exec"), names)
-    return names
+    return block_of("flow-control.md")
 
 
 def test_the_page_runs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, page: dict[str, Any]
 ) -> None:
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> list[str]:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(page["worker"], workflows=[page["workflow"]], **place):
-            return list(await page["main"]())
-
-    assert asyncio.run(story()) == ["sent the report of big", "sent the report of small"]
+    told = served(page, settings, monkeypatch)
+    assert told == ["sent the report of big", "sent the report of small"]
 
 
 def test_a_simulation_of_it_comes_to_the_same(page: dict[str, Any]) -> None:

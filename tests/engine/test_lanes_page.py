@@ -5,34 +5,22 @@ Method: the block is executed as it stands; its client finds a real server, an e
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.pages import block_of, served
 
 from treadle.engine import lanes
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lanes.md"
 
 
 def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, str(PAGE), "exec"), names)
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> None:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(names["worker"], workflows=[names["workflow"]], **place):
-            assert await names["main"]() == ["HELLO", "ARE YOU THERE?"]
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+    names = block_of("lanes.md")
+    assert served(names, settings, monkeypatch) == ["HELLO", "ARE YOU THERE?"]
 
 
 def test_the_page_names_what_the_engine_logs_about_lanes() -> None:

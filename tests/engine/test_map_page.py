@@ -4,11 +4,11 @@ Method: the block is executed as it stands, against a real server, an engine and
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pages import block_of, served
 
 from treadle.engine.core.lists import LIST_BYTES_MAX
 from treadle.engine.core.maps import CHUNKS_AIMED, CHUNKS_PER_PARALLEL
@@ -17,7 +17,7 @@ from treadle.sdk.definition import MAX_PARALLEL
 from treadle.sdk.limits import ITEMS_MAX, LOSSES_MAX, PARALLEL_MAX
 from treadle.sdk.payload import GATHERED_BYTES_MAX, PAYLOAD_BYTES_MAX
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local, simulate
+from treadle.sdk.testing import simulate
 from treadle.worker.items import ABANDONED_MAX, SAVE_MS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "map.md").read_text()
@@ -26,24 +26,13 @@ FOUND = {"best": {"shop": "south", "price": 5}, "missing": [1]}
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/map.md", "exec"), names)
-    return names
+    return block_of("map.md")
 
 
 def test_the_page_runs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, page: dict[str, Any]
 ) -> None:
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> dict[str, Any]:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(page["worker"], workflows=[page["workflow"]], **place):
-            return dict(await page["main"]())
-
-    assert asyncio.run(story()) == FOUND
+    assert served(page, settings, monkeypatch) == FOUND
 
 
 def test_a_simulation_of_it_comes_to_the_same(page: dict[str, Any]) -> None:

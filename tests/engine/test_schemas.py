@@ -4,7 +4,6 @@ Method: the page's own workflow; requests a client would refuse, stored by hand;
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
+from tests.pages import block_of
 
 from treadle.sdk import InvalidPayload, RunFailed, Workflow
 from treadle.sdk.definition import content_hash
@@ -25,10 +25,7 @@ BIG = "x" * 60_000
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python run\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, str(PAGE), "exec"), names)
-    return names
+    return block_of("schemas.md", "python run")
 
 
 @pytest.mark.parametrize(("items", "reason"), [(["a", "b"], ""), ([], "invalid_output")])

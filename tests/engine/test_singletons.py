@@ -4,7 +4,6 @@ Method: a real server, two engines in this process; steps are settled by hand.""
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import pytest
 from tests.crash.chain import TASK_TYPE
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
+from tests.pages import block_of, served
 
 from treadle.sdk import RunCancelled, UserError, Workflow, WorkflowDefinition
 from treadle.sdk.client import Subject
 from treadle.sdk.definition import Singleton
 from treadle.sdk.messages import StepCompleted, Task
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "singletons.md"
 
@@ -144,17 +143,7 @@ def test_runs_of_other_keys_do_not_meet_and_a_trigger_keeps_to_it(play: Play) ->
 
 
 def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/singletons.md", "exec"), names)
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> None:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(names["worker"], workflows=[names["workflow"]], **place):
-            *results, skipped = await names["main"]()
-            assert results == ["copied", "copied"]
-            assert "of 'sync:a-1' was not over" in skipped
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+    names = block_of("singletons.md")
+    *results, skipped = served(names, settings, monkeypatch)
+    assert results == ["copied", "copied"]
+    assert "of 'sync:a-1' was not over" in skipped

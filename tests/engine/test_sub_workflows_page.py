@@ -11,36 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pages import block_of, served
 
 from treadle.sdk.children import CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_FAILED
 from treadle.sdk.definition import SubWorkflowStep
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local, simulate
+from treadle.sdk.testing import simulate
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sub-workflows.md").read_text()
 
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/sub-workflows.md", "exec"), names)
-    return names
+    return block_of("sub-workflows.md")
 
 
 def test_the_page_runs(
     page: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> tuple[str, list[str]]:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(page["worker"], **place):
-            return await page["main"]()
-
-    result, children = asyncio.run(asyncio.wait_for(story(), 30))
+    result, children = served(page, settings, monkeypatch)
     assert result == "invoice of 30"
     assert sorted(children) == ["invoice", "survey"]
 

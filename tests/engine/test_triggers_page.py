@@ -5,21 +5,18 @@ Method: the block is executed as it stands; its client finds a real server, an e
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
+from tests.pages import block_of, served
 from typer import core
 
 from treadle.cli.main import app
 from treadle.engine.core.triggers import CAUGHT_UP_MAX, ON_TIME_MS
-from treadle.sdk.client import TriggerView
 from treadle.sdk.settings import Settings
-from treadle.sdk.testing import local
 from treadle.sdk.triggers.naming import CATCH_UPS, run_id
 from treadle.sdk.triggers.times import MACROS
 
@@ -27,18 +24,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "triggers.md").read_text(
 
 
 def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/triggers.md", "exec"), names)
-    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
-    monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
-
-    async def story() -> tuple[TriggerView, str]:
-        place = {"url": settings.url, "namespace": settings.namespace}
-        async with local(names["worker"], workflows=[names["workflow"]], **place):
-            return await names["main"]()
-
-    view, result = asyncio.run(asyncio.wait_for(story(), 30))
+    names = block_of("triggers.md")
+    view, result = served(names, settings, monkeypatch)
     assert result == "the last 1 days"
     assert len(view.next_ms) == 5
     assert {datetime.fromtimestamp(at / 1_000, UTC).hour for at in view.next_ms} <= {7, 8}

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
 from tests.gateway.stage import open_stage
+from tests.pages import block_of
 from typer import core
 
 from treadle.cli.main import app
@@ -24,9 +24,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
 
 
 def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block, "docs/http.md", "exec"), names)
+    names = block_of("http.md")
     monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
     monkeypatch.setenv("TREADLE_NAMESPACE", settings.namespace)
 

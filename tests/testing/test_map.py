@@ -167,3 +167,16 @@ def test_an_item_that_asks_for_what_only_a_loop_has_is_told_so() -> None:
     large.map("big")
     with pytest.raises(RunFailed, match=r"item 0: .*600002 bytes as JSON"):
         asyncio.run(simulate(large, [1], worker)).result()
+
+
+def test_a_map_in_a_plan_names_the_list_as_its_plan_does() -> None:
+    workflow, worker = Workflow[Any]("w"), Notes().worker
+    workflow.planner("p", "plan", max_steps=5)
+
+    @worker.handler("plan")
+    async def plan(ctx: TaskContext[Any]) -> dict[str, Any]:
+        lists = [{"kind": "task", "id": each, "type": "list"} for each in ("a", "b")]
+        mapped = {"kind": "map", "id": "m", "type": "slow", "after": ["a", "b"], "over": "a"}
+        return {"steps": [*lists, mapped]}
+
+    assert asyncio.run(simulate(workflow, None, worker)).result() == [3, 4]

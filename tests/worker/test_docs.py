@@ -5,14 +5,13 @@ Method: its blocks fenced as ``python run`` are executed in order, without a ser
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pages import program_of
 
 from treadle.sdk import Retry
 from treadle.sdk.messages import StepFailed
@@ -20,24 +19,11 @@ from treadle.sdk.testing import simulate
 from treadle.worker import LoopContext, TaskContext, Worker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
-FENCE = re.compile(r"^```python run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOR_THE_AGENT_RUNTIME = {"append_record", "report_parts", "read_records", "newest_record"}
 
 
-async def program() -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "page"}
-    page = PAGE.read_text(encoding="utf-8")
-    for found in FENCE.finditer(page):
-        source = "\n" * page.count("\n", 0, found.start(1)) + found[1]
-        code = compile(source, str(PAGE), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        returned = eval(code, names)
-        if inspect.isawaitable(returned):
-            await returned
-    return names
-
-
 def test_the_page_runs_and_what_it_checkpoints_counts_once_if_the_verdict_is_lost() -> None:
-    names = asyncio.run(program())
+    names = asyncio.run(program_of("handlers.md"))
     handlers = names["worker"].handlers
     worker = Worker()
     worker.handler("fetch")(handlers["fetch"].function)

@@ -7,30 +7,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import inspect
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.pages import DOCS, program_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-FENCE = re.compile(r"^```python( run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```python(?: run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("source", ["temporal", "hatchet", "celery"])
 def test_the_page_runs(source: str) -> None:
-    page = DOCS / f"migrating-from-{source}.md"
-
-    async def program() -> int:
-        names: dict[str, Any] = {"__name__": "page"}
-        count = 0
-        for is_run, block in FENCE.findall(page.read_text(encoding="utf-8")):
-            code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            returned = eval(code, names) if is_run else None
-            if inspect.isawaitable(returned):
-                await returned
-            count += bool(is_run)
-        return count
-
-    assert asyncio.run(program()) >= 2
+    name = f"migrating-from-{source}.md"
+    asyncio.run(program_of(name))
+    page = (DOCS / name).read_text(encoding="utf-8")
+    assert page.count("```python run") >= 2
+    for block in FENCE.findall(page):
+        compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
