@@ -90,7 +90,7 @@ def test_of_many_answers_at_once_one_counts_and_the_others_are_told(play: Play) 
         results = await asyncio.gather(*votes, return_exceptions=True)
         told = [each for each in results if isinstance(each, RunConflict)]
         taken = {each for each in results if isinstance(each, int)}
-        assert len(taken) == 1
+        assert len(taken) == 1, results
         assert len(told) == 4
         assert "the first answer counts" in str(told[0])
         ended = await stand.ended(run.id)

@@ -12,6 +12,7 @@ from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop, open_stand
 
 from treadle.sdk import UserError, Workflow
+from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client import Cron, Subject
 from treadle.sdk.errors import UnknownTrigger
@@ -60,6 +61,17 @@ async def inputs(stand: Stand, documents: list[RunDocument]) -> list[bytes]:
 async def stored(stand: Stand, name: str = "orders") -> Trigger | None:
     found = await stand.client._store.trigger(name)
     return found[0] if found else None
+
+
+async def captured(stand: Stand) -> int:
+    """Return how many messages the trigger's own stream has had, 0 while nobody says it."""
+    trigger = await stored(stand)
+    assert trigger is not None and trigger.source is not None
+    try:
+        info = await stand.js.api(f"STREAM.INFO.{trigger.source.stream}")
+    except Unknown:
+        return 0
+    return int(info["state"]["last_seq"])
 
 
 async def consumers(stand: Stand, stream: str) -> list[str]:
@@ -373,9 +385,11 @@ def test_messages_that_came_before_the_server_was_killed_start_one_run_each(
             await create(stand, "orders.*")
             sent = [b"%d" % n for n in range(30)]
             await publish(stand, "orders.new", *sent[:20])
+            # A message without an answer is stored a moment after the server has read it.
+            await stand.until("all are stored", lambda: captured(stand), lambda n: n == 20)
             own_server.kill()
             own_server.restart()
-            await stand.until("it answers", lambda: stored(stand), bool)
+            await stand.until("it answers", lambda: captured(stand), lambda n: n == 20)
             await publish(stand, "orders.new", *sent[20:])
             found = await stand.until(
                 "all runs", lambda: runs(stand), lambda runs: len(runs) >= 30, 30

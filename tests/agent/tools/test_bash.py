@@ -41,8 +41,13 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    if not Path("/proc/self/stat").exists():
+        return True  # A system without it, on which the signal has told.
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # It ended between the signal and the look.
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def has_ended(pid: int) -> bool:
