@@ -6,12 +6,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 
 from treadle.sdk import RunConflict, RunFailed, UserError, Workflow
 from treadle.sdk.approvals import Approved
+from treadle.sdk.asks import Reply
+from treadle.sdk.bus.puller import Delivery, Puller
+from treadle.sdk.messages import MessageSent
 from treadle.worker import TaskContext, Worker
 
 BIG = "x" * 60_000
@@ -95,6 +99,36 @@ def test_of_many_answers_at_once_one_counts_and_the_others_are_told(play: Play) 
         assert "the first answer counts" in str(told[0])
         ended = await stand.ended(run.id)
         assert ended.steps["gate"].event == f"e{taken.pop()}"
+
+    play(story)
+
+
+def test_the_first_answer_counts_although_an_engine_is_told_of_a_later_one_first(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        workflow = Workflow("vote")
+        workflow.approval("gate")
+        run = await stand.client.start(workflow)
+        await asked(stand)
+        await stand.stop(engine)
+        s = stand.subjects
+        for n, verdict in enumerate(("approve", "reject")):
+            reply = Reply(call_id="gate", verdict=verdict, by=f"p{n}")
+            payload = msgspec.Raw(msgspec.json.encode(reply))
+            message = MessageSent(step="gate", kind="reply", id=f"m{n}", payload=payload)
+            await stand.js.store(s.messages(run.id, "gate"), msgspec.json.encode(message))
+        # An engine that hangs has taken the first.
+        consumer = s.engine_consumer(s.partition(run.id))
+        taken: asyncio.Queue[Delivery] = asyncio.Queue()
+        place = (stand.js, s.events_stream, consumer)
+        hand = Puller(*place, capacity=1, on_delivery=taken.put_nowait)
+        await hand.start()
+        assert b'"m0"' in (await taken.get()).data
+        await hand.stop()
+        await stand.engine()
+        assert (await run.result(timeout_s=10))["by"] == "p0"
 
     play(story)
 

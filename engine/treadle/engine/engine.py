@@ -253,6 +253,7 @@ def _wire(
         floor,
         lanes,
         children,
+        inbox,
     )
     last_resort = LastResort(js, subjects, documents, definitions, plans, driver, dead_letters)
     intake = Intake(subjects, runs, last_resort, dead_letters)

@@ -30,6 +30,7 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents, Version
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
+from treadle.engine.inbox import Inbox
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
 from treadle.engine.lanes import Lanes
@@ -85,6 +86,7 @@ class Runs:
         floor: AckFloor,
         lanes: Lanes,
         children: Children,
+        inbox: Inbox,
     ) -> None:
         self._documents = documents
         self._registers = registers
@@ -97,6 +99,7 @@ class Runs:
         self._floor = floor
         self._lanes = lanes
         self._children = children
+        self._inbox = inbox
 
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
@@ -218,8 +221,12 @@ class Runs:
         if version is None or plan is None:
             later.add(pending)
             return []
-        if isinstance(event, MessageSent) and isinstance(plan.steps.get(event.step), ApprovalStep):
-            return [(event, pending.moment)]
+        if isinstance(event, MessageSent):
+            approval = plan.steps.get(event.step)
+            if isinstance(approval, ApprovalStep):
+                # Another engine may hold the one before it, and the first of them decides.
+                decision = await self._inbox.decision(version.run, approval)
+                return [decision] if decision else []
         facts: list[tuple[RunEvent, Moment]] = []
         for step_id, entry in version.run.steps.items():
             step = plan.steps[step_id]

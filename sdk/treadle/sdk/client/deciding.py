@@ -7,8 +7,6 @@ which says who was first.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from treadle.sdk import approvals
@@ -20,6 +18,7 @@ from treadle.sdk.client.result import put_together
 from treadle.sdk.client.sending import append
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.waiter import Deadline, Waiter
+from treadle.sdk.decisions import first_decision
 from treadle.sdk.definition import ApprovalStep, Step
 from treadle.sdk.errors import InvariantError, RunConflict, UserError
 from treadle.sdk.given import Graph, failed_before, shape_of
@@ -30,13 +29,6 @@ from treadle.sdk.run import RunDocument
 
 DECIDED_WITHIN_S = 1.0
 """An engine that runs has taken an answer well within; without one the answer is stored."""
-
-
-class Decision(NamedTuple):
-    """An answer that decides, and where it is stored."""
-
-    sequence: int
-    reply: Reply
 
 
 async def approval_step(
@@ -57,19 +49,21 @@ async def decide(
     """Store the decision and return its sequence; raise ``RunConflict`` if it comes too late."""
     run = document.run
     _check(run, step, reply)
-    earlier = await _first(store, document, step)
+    earlier = await first_decision(store.js, store.subjects, document, step)
     if earlier is None:
         _check_asked(document, step)
         payload = msgspec.Raw(msgspec.json.encode(reply))
         message = MessageSent(step=step.id, kind="reply", id=new_nonce(), payload=payload)
         subject = store.subjects.messages(run, step.id, document.domain)
         await append(store, run, subject, message, is_fresh=True)
-        earlier = await _first(store, document, step)
+        earlier = await first_decision(store.js, store.subjects, document, step)
     if earlier is None:
         raise InvariantError(
             f"the answer to step {step.id!r} of run {run!r} is stored and not there"
         )
-    check_same(run, reply, earlier.reply)
+    decided = approvals.reply_in(earlier.message)
+    assert decided is not None
+    check_same(run, reply, decided)
     await _taken(store, run, step, earlier.sequence, Deadline(max(wait_s, DECIDED_WITHIN_S)))
     return earlier.sequence
 
@@ -141,21 +135,6 @@ def _check_asked(document: RunDocument, step: ApprovalStep) -> None:
         f"{told} step {step.id!r}, which is {status}{why}",
         f"See the run: `treadle run show {document.run}`.",
     )
-
-
-async def _first(store: Store, document: RunDocument, step: ApprovalStep) -> Decision | None:
-    """Return the first answer that decides, as the stream's leader knows it."""
-    s = store.subjects
-    subject = s.messages(document.run, step.id, document.domain)
-    start = document.requested
-    while (stored := await store.js.next(s.events_stream, subject, start)) is not None:
-        event = decode_event(stored.data)
-        if isinstance(event, MessageSent) and approvals.is_decision(step, event):
-            reply = approvals.reply_in(event)
-            assert reply is not None
-            return Decision(stored.sequence, reply)
-        start = stored.sequence + 1
-    return None
 
 
 async def _taken(
