@@ -194,7 +194,8 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
         case Parked():
             task = register.task
             fact = StepParked(step_id, register.reason, task.iteration, parent, position)
-            return [msgspec.structs.replace(fact, waits=register.waits, spent=spent_by(task))]
+            told = {"waits": register.waits, "spent": spent_by(task), "failure": register.failure}
+            return [msgspec.structs.replace(fact, **told)]
         case _ if moves:
             return [StepResumed(step_id, parent, position)]
         case _:

@@ -85,6 +85,7 @@ def retries(draw: st.DrawFn) -> Retry:
         multiplier=draw(st.floats(1, 100)),
         jitter=draw(st.floats(0, 1)),
         non_retryable=draw(st.sampled_from(((), ("Fatal",)))),
+        on_exhausted=draw(st.sampled_from(("fail", "fail", "park"))),
     )
 
 
@@ -151,6 +152,9 @@ FLOW_KINDS = (
     "sub_workflow",
 )
 CONDITIONS = ("", "", "", "true", "false", 'input["missing"]')
+_retries = st.sampled_from(
+    (Retry(), Retry(max_attempts=2), Retry(max_attempts=2, on_exhausted="park"))
+)
 _timeouts_s = st.sampled_from((0.0, 0.0, 0.0, 0.5, 600.0))
 _times = st.fixed_dictionaries(
     {"timeout_s": _timeouts_s, "on_timeout": st.sampled_from(("fail", "complete"))}
@@ -167,7 +171,7 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
         after = tuple(step.id for i, step in enumerate(steps) if edges >> i & 1)
         match draw(st.sampled_from(kinds)):
             case "task":
-                steps.append(TaskStep(id=step_id, after=after, type="work"))
+                steps.append(TaskStep(id=step_id, after=after, type="work", retry=draw(_retries)))
             case "agent_loop":
                 loop = AgentLoopStep(
                     id=step_id,
@@ -175,7 +179,7 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                     type="think",
                     max_iterations=draw(st.integers(1, 3)),
                     max_duration_s=draw(_timeouts_s),
-                    retry=draw(st.sampled_from((Retry(), Retry(max_attempts=2)))),
+                    retry=draw(_retries),
                     on_limit=draw(st.sampled_from(("park", "park", "fail", "wrap_up"))),
                     max_tool_calls=draw(st.sampled_from((0, 0, 0, 2, 4))),
                 )
@@ -278,9 +282,8 @@ def live_registers(draw: st.DrawFn, step: TaskStep | AgentLoopStep) -> LiveRegis
     if kind is Task:
         return task
     if kind is Parked and draw(st.booleans()):
-        return Parked(
-            parent="e51", task=task, reason="paused", parked_ms=draw(times_ms), paused=True
-        )
+        parked_ms = draw(times_ms)
+        return Parked(parent="e51", task=task, reason="paused", parked_ms=parked_ms, paused=True)
     if kind is Parked:
         reason = draw(st.sampled_from(("max_iterations", "max_duration")))
         waits = draw(st.booleans()) if task.loop and not task.wrap_up else False

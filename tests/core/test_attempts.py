@@ -15,7 +15,7 @@ from treadle.engine.core.bounds import task_of
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.sdk.definition import AgentLoopStep, Retry, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
-from treadle.sdk.messages import Delayed, Ended, Failure, Inline, Sleeping, Task, TimerFired
+from treadle.sdk.messages import Delayed, Ended, Failure, Inline, Parked, Sleeping, Task, TimerFired
 from treadle.sdk.spending import at_least, plus, reached
 
 AT_ONCE = Retry(max_attempts=3, delay_s=0)
@@ -25,7 +25,7 @@ TASK = TaskStep(id="a", type="work", retry=AT_ONCE)
 
 
 @given(own.work_steps(), moves())
-def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
+def test_failures_never_exceed_max_attempts_and_the_last_one_ends_or_parks_the_step(
     step: TaskStep | AgentLoopStep, moves: list[tuple[str, dict[str, object]]]
 ) -> None:
     walk = StepWalk(step)
@@ -33,6 +33,8 @@ def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
     for verb, arguments in moves:
         before = walk.now
         after = getattr(walk, verb)(**arguments)
+        if isinstance(after, Parked) and verb == "lose":
+            failures[after.task.iteration] = 0  # A resume gives it all its attempts again.
         if verb != "fail" or after is before or before.wrap_up:
             continue
         count = failures[before.iteration] = failures.get(before.iteration, 0) + 1
@@ -44,6 +46,10 @@ def test_failures_never_exceed_max_attempts_and_the_last_one_ends_the_step(
         if count < step.retry.max_attempts and may_retry:
             assert not isinstance(after, Ended)
             assert task_of(after).failures == count
+        elif may_retry and step.retry.on_exhausted == "park":
+            assert isinstance(after, Parked)
+            assert after.failure.type == arguments["type"]
+            failures[before.iteration] = 0
         else:
             assert isinstance(after, Ended)
             assert (after.outcome, after.failure.type) == ("failed", arguments["type"])

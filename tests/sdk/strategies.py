@@ -66,6 +66,7 @@ json_values = st.recursive(
 def retries(draw: st.DrawFn) -> Retry:
     delay_s, max_delay_s = sorted([draw(seconds), draw(seconds)])
     return Retry(
+        on_exhausted=draw(st.sampled_from(("fail", "park"))),
         max_attempts=draw(st.integers(1, 1000)),
         backoff=draw(st.sampled_from(["fixed", "linear", "exponential"])),
         delay_s=delay_s,
@@ -175,7 +176,10 @@ def _step(draw: st.DrawFn, step_id: str, after: tuple[str, ...]) -> Step:
     if isinstance(step, MapStep) and len(after) > 1:
         step = msgspec.structs.replace(step, over=draw(st.sampled_from(after)))
     if hasattr(step, "retry"):
-        step = msgspec.structs.replace(step, retry=draw(st.just(Retry()) | retries()))
+        retry = draw(st.just(Retry()) | retries())
+        if isinstance(step, MapStep | SubWorkflowStep):
+            retry = msgspec.structs.replace(retry, on_exhausted="fail")
+        step = msgspec.structs.replace(step, retry=retry)
     return step
 
 

@@ -93,6 +93,24 @@ def test_a_parked_run_stands_still_until_it_is_resumed_with_a_raised_bound() -> 
     assert resumed.result() == "lift-off"
 
 
+def test_a_step_whose_attempts_are_used_up_parks_and_a_resume_gives_them_again() -> None:
+    workflow = Workflow("billing")
+    workflow.task("charge", retry=Retry(max_attempts=2, delay_s=1, jitter=0, on_exhausted="park"))
+    worker = Worker()
+
+    @worker.handler("charge")
+    async def charge(ctx: TaskContext[None]) -> int:
+        if ctx.attempt < 4:
+            raise ConnectionError("the bank does not answer")
+        return ctx.attempt
+
+    parked = play(workflow, None, worker)
+    assert (parked.status, parked.reason) == ("parked", "max_attempts")
+    with pytest.raises(RunConflict, match=r"the last failed with ConnectionError.*Resume\(\.\.\."):
+        parked.result()
+    assert play(workflow, None, worker, resume=Resume(after_s=3600)).result() == 4
+
+
 def test_max_duration_cuts_an_iteration_that_hangs() -> None:
     workflow = Workflow("hang")
     workflow.agent_loop("wait", max_iterations=5, max_duration=timedelta(minutes=5))

@@ -10,10 +10,12 @@ import msgspec
 from treadle.engine.children import Children
 from treadle.engine.core import effects
 from treadle.engine.core.facts import ChildStarted
+from treadle.engine.core.forking import given_task
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
+from treadle.engine.forks import Forks
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
 from treadle.engine.lanes import Lanes
@@ -25,7 +27,7 @@ from treadle.engine.waiters import Waiters
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.definition import WorkStep
-from treadle.sdk.messages import CancelNotice
+from treadle.sdk.messages import CancelNotice, Inline
 from treadle.sdk.run import UNDER_WAY, RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects, chunk_id, step_of
 
@@ -48,6 +50,7 @@ class Driver:
         pauses: Pauses,
         children: Children,
         waiters: Waiters,
+        forks: Forks,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -59,6 +62,7 @@ class Driver:
         self._pauses = pauses
         self._children = children
         self._waiters = waiters
+        self._forks = forks
 
     async def drive(
         self, plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
@@ -163,13 +167,19 @@ class Driver:
             return
         step = plan.work(step_id)
         flow = await self._inputs.flow(plan, run, step_id)
-        if step_id in plan.steps:
-            task_input = await self._inputs.of_step(plan, run, step)
-            first = effects.first_register(plan, run, step, task_input, flow)
-        else:
+        if step_id not in plan.steps:
             items, chunk = await self._inputs.of_chunk(plan, run, step_id)
-            first = effects.first_register(plan, run, step, items, flow, chunk)
-        placed = await self._registers.create(address, first)
+            first, head = effects.first_register(plan, run, step, items, flow, chunk), 0
+        elif run.fork is not None and step_id in run.fork.given:
+            given = await self._forks.given(run.fork.given[step_id])
+            head = await self._forks.restore(address, run.fork.given[step_id], given)
+            begins = given_task(given, has_saved=head > 0)
+            raw = Inline(given.input)
+            first = effects.first_register(plan, run, step, raw, flow, begins=begins)
+        else:
+            task_input = await self._inputs.of_step(plan, run, step)
+            first, head = effects.first_register(plan, run, step, task_input, flow), 0
+        placed = await self._registers.create(address, first, head)
         failpoints.reach("engine.register-created")
         placed = await self._steps.released(address, placed)
         await self._steps.begun(address, placed)

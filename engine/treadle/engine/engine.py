@@ -22,6 +22,7 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
+from treadle.engine.forks import Forks
 from treadle.engine.inbox import Inbox
 from treadle.engine.index.beside import Indexing
 from treadle.engine.inputs import Inputs
@@ -238,8 +239,19 @@ def _wire(
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
     waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
     children = Children(js, subjects, documents, definitions, registers, inputs)
+    forks = Forks(js, subjects, registers)
     driver = Driver(
-        connection, subjects, registers, steps, inputs, timers, lanes, pauses, children, waiters
+        connection,
+        subjects,
+        registers,
+        steps,
+        inputs,
+        timers,
+        lanes,
+        pauses,
+        children,
+        waiters,
+        forks,
     )
     runs = Runs(
         documents,
@@ -254,6 +266,7 @@ def _wire(
         lanes,
         children,
         inbox,
+        forks,
     )
     last_resort = LastResort(js, subjects, documents, definitions, plans, driver, dead_letters)
     intake = Intake(subjects, runs, last_resort, dead_letters)

@@ -46,7 +46,7 @@ from treadle.sdk.messages import (
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX, check_bytes
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, has_output, kept_output
+from treadle.sdk.run import RunDocument, has_output, is_copied, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import RegisterAddress, Subjects, parse_chunk, step_of
@@ -244,7 +244,7 @@ class Inputs:
         step = plan.steps[step_id]
         if (held := kept_output(run, step)) is not None:
             return held
-        if isinstance(step, WaitStep | SubWorkflowStep):
+        if isinstance(step, WaitStep | SubWorkflowStep) or is_copied(run, step):
             return await self._event_payload(int(run.steps[step_id].event[1:]))
         assert isinstance(step, TypedStep)
         address = RegisterAddress(run.domain, run.run, step_id, step.type)
@@ -290,7 +290,7 @@ def _references(plan: Plan, run: RunDocument, shape: Shape) -> FromSteps:
         elif (held := kept_output(run, before)) is not None:
             types[dep] = ""
             values[dep] = msgspec.Raw(held)
-        elif isinstance(before, WaitStep | SubWorkflowStep):
+        elif isinstance(before, WaitStep | SubWorkflowStep) or is_copied(run, before):
             types[dep] = ""
             sequences[dep] = int(run.steps[dep].event[1:])
         else:

@@ -162,9 +162,12 @@ class Registers:
                 return Conflict(register)
             head = newest_sequence
 
-    async def create(self, address: RegisterAddress, first: Register) -> Placed:
-        """Make the register exist; return what stands, which may be anything."""
-        outcome = await self.move(address, first, token=0, head=0, follow=False)
+    async def create(self, address: RegisterAddress, first: Register, head: int = 0) -> Placed:
+        """Make the register exist; return what stands, which may be anything.
+
+        ``head`` is the newest of what was written under the step before it; 0 is nothing.
+        """
+        outcome = await self.move(address, first, token=0, head=head, follow=head > 0)
         if isinstance(outcome, Moved):
             return outcome.placed
         assert outcome.head is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from treadle.engine.children import Children
 from treadle.engine.core.apply import (
@@ -19,6 +20,7 @@ from treadle.engine.core.apply import (
     without_definition,
 )
 from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
+from treadle.engine.core.forking import Taken
 from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
@@ -30,6 +32,7 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents, Version
 from treadle.engine.driver import Driver
 from treadle.engine.floor import AckFloor
+from treadle.engine.forks import Forks, planned
 from treadle.engine.inbox import Inbox
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
@@ -48,13 +51,16 @@ from treadle.sdk.messages import (
     Failure,
     LaneGranted,
     MessageSent,
+    OutcomeKept,
     ParentEnded,
     Parked,
     PauseRequested,
+    RecordKept,
     ResumeRequested,
     RunRequested,
     RunSuperseded,
     SignalReceived,
+    StepGiven,
     TaskEvent,
     TimerFired,
 )
@@ -87,6 +93,7 @@ class Runs:
         lanes: Lanes,
         children: Children,
         inbox: Inbox,
+        forks: Forks,
     ) -> None:
         self._documents = documents
         self._registers = registers
@@ -100,6 +107,7 @@ class Runs:
         self._lanes = lanes
         self._children = children
         self._inbox = inbox
+        self._forks = forks
 
     async def handle(self, batch: list[Pending]) -> None:
         """Handle all pending events of one run, then ack them or hand them back."""
@@ -194,6 +202,8 @@ class Runs:
                 | ParentEnded()
             ):
                 return [(event, moment)]
+            case OutcomeKept() | StepGiven() | RecordKept():
+                return []  # The request that names it comes behind it.
             case ResumeRequested() | MessageSent():
                 return await self._move_on(event, pending, later)
             case TimerFired():
@@ -385,7 +395,17 @@ class Runs:
                     continue
                 ahead = await self._ahead(event, moment, domain)
                 is_queued, behind = ahead is not None, ahead.run if ahead else ""
-                run = request(plan, event, moment, domain, is_queued=is_queued, behind=behind)
+                kept: Mapping[str, Taken] = {}
+                if event.fork is not None and plan is not None:
+                    if not await self._forks.is_first(moment):
+                        continue
+                    kept = await self._forks.take_over(event.fork, moment.run, domain)
+                    plan = await self._plans.of_run(
+                        planned(event, event.fork, kept, moment, domain)
+                    )
+                run = request(
+                    plan, event, moment, domain, is_queued=is_queued, behind=behind, kept=kept
+                )
             elif plan is not None:
                 plan = await self._plans.after(plan, run, event)
                 run = apply(plan, run, event, moment)

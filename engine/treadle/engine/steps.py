@@ -154,7 +154,7 @@ class Steps:
             # Two executions of one token: neither is believed, and the next attempt goes on
             # from the checkpoint that stands.
             assert isinstance(register, Task)
-            again = lost(register, moment)
+            again = lost(step, register, moment)
             if is_paused:
                 again = hold(again, moment)
             outcome = await self._move(
@@ -395,6 +395,7 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
                 placed.sequence,
                 register.waits,
                 spent_by(register.task),
+                register.failure,
             )
         case _:
             return Answer.DONE

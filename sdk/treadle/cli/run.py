@@ -235,6 +235,59 @@ def resume(
     )
 
 
+_Latest = Annotated[bool, typer.Option("--latest", help="On the newest version.")]
+_NewId = Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id of the new run.")]
+
+
+@app.command()
+def retry(
+    run: RunId,
+    id: _NewId = None,
+    latest: _Latest = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Make a new run that goes on where one has failed, or was cancelled."""
+    from treadle.cli import runs
+
+    return runs.run(
+        url, namespace, lambda client: runs.retry(client, run, id, latest=latest, as_json=json)
+    )
+
+
+@app.command()
+def fork(
+    run: RunId,
+    from_step: Annotated[
+        str | None, typer.Option("--from-step", metavar="STEP", help="Where it starts again.")
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", metavar="N", min=0, help="Of that loop.")
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", metavar=_VALUE, help="Another input of the step, or of the run."),
+    ] = None,
+    id: _NewId = None,
+    latest: _Latest = False,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """Make a new run that starts again from a step of another one."""
+    from treadle.cli import runs
+
+    place = runs.ForkFrom(
+        from_step, iteration, input is not None, options.read_json("--input", input)
+    )
+    return runs.run(
+        url,
+        namespace,
+        lambda client: runs.fork(client, run, place, id, latest=latest, as_json=json),
+    )
+
+
 @app.command()
 def signal(
     run: RunId,

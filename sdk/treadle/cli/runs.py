@@ -53,6 +53,16 @@ class Added:
     cost_usd: float = 0
 
 
+@dataclass(frozen=True)
+class ForkFrom:
+    """Where ``treadle run fork`` starts again."""
+
+    step: str | None
+    iteration: int | None
+    has_input: bool
+    input: Any
+
+
 def run(url: str | None, namespace: str | None, act: Callable[[Client], Awaitable[int]]) -> int:
     """Connect, act, and return the exit code."""
 
@@ -205,6 +215,43 @@ async def resume(
         add_cost_usd=added.cost_usd,
     )
     return _asked(run_id, "resume", as_json=as_json)
+
+
+async def retry(
+    client: Client, run_id: str, new_id: str | None, *, latest: bool, as_json: bool
+) -> int:
+    made = await client.retry(run_id, id=new_id, version="latest" if latest else "same")
+    return _made(run_id, made.id, as_json=as_json)
+
+
+async def fork(
+    client: Client,
+    run_id: str,
+    place: ForkFrom,
+    new_id: str | None,
+    *,
+    latest: bool,
+    as_json: bool,
+) -> int:
+    made = await client.fork(
+        run_id,
+        from_step=place.step,
+        iteration=place.iteration,
+        input=place.input if place.has_input else msgspec.UNSET,
+        id=new_id,
+        version="latest" if latest else "same",
+    )
+    return _made(run_id, made.id, as_json=as_json)
+
+
+def _made(source: str, run_id: str, *, as_json: bool) -> int:
+    if as_json:
+        output.emit({"run": run_id, "forked_from": source})
+    else:
+        output.say(run_id)
+        if sys.stdout.isatty():
+            output.remark(f"watch it: treadle run watch {run_id}")
+    return exits.OK
 
 
 async def signal(

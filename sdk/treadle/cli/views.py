@@ -11,6 +11,7 @@ import msgspec
 from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
 from treadle.sdk.client.notes import queued_text
+from treadle.sdk.client.view import ForkedFrom
 from treadle.sdk.times import age, date
 from treadle.sdk.wording import items_text
 
@@ -82,6 +83,8 @@ def _facts(view: RunView) -> list[str]:
     facts = [f"requested {date(view.requested_ms)}, version {view.definition}"]
     if view.ended_ms:
         facts.append(f"ended {date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}")
+    if view.forked_from is not None:
+        facts.append(_forked(view.forked_from))
     if view.pause is not None:
         why = f": {view.pause.reason}" if view.pause.reason else ""
         facts.append(f"paused {date(view.pause.since_ms)}{why}")
@@ -105,6 +108,13 @@ def _facts(view: RunView) -> list[str]:
     return facts
 
 
+def _forked(fork: ForkedFrom) -> str:
+    at = f" at iteration {fork.iteration}" if fork.iteration >= 0 else ""
+    where = f" from step {fork.step!r}{at}" if fork.step else ""
+    kept = f", with {fork.kept} of its steps" if fork.kept else ""
+    return f"made of run {fork.run}{where}{kept}: treadle run show {fork.run}"
+
+
 def _step_row(step: StepView) -> tuple[str, ...]:
     iterations, attempt = "", ""
     if step.kind == "agent_loop" and step.status != "waiting":
@@ -113,7 +123,7 @@ def _step_row(step: StepView) -> tuple[str, ...]:
     if step.attempt:
         attempt = str(step.attempt)
     end_ms = step.ended_ms or (_now_ms() if step.status == "active" else 0)
-    took = age(end_ms - step.started_ms) if step.started_ms and end_ms else ""
+    took = age(end_ms - step.started_ms) if step.started_ms and end_ms and not step.is_kept else ""
     return (step.id, step.status, iterations, attempt, took, _doing(step))
 
 
@@ -149,7 +159,8 @@ def _doing(step: StepView) -> str:
             text = f"run {step.child}" if step.child else step.why
     if failed and step.doing and step.status == "active":
         failed = f"last failure {failed}"
-    return "; ".join(filter(None, (_items(step), text, failed)))
+    kept = "taken over" if step.is_kept else ""
+    return "; ".join(filter(None, (kept, _items(step), text, failed)))
 
 
 def _items(step: StepView) -> str:

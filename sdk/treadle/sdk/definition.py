@@ -24,6 +24,7 @@ Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
 OnTimeout = Literal["fail", "complete"]
 Singleton = Literal["none", "skip", "queue", "cancel_older"]
+OnExhausted = Literal["fail", "park"]
 
 MAX_PARALLEL = 10
 """Items of a map at once, if its author does not say: enough to hide the waits of a service, few
@@ -48,6 +49,9 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     and attempt: the same on every engine."""
     non_retryable: tuple[str, ...] = ()
     """Error type names that end the step at once, for example ``ValueError``."""
+    on_exhausted: OnExhausted = "fail"
+    """What the last failure does: ``fail`` the step, or ``park`` it with its failure until it is
+    resumed, which gives it its attempts again. What is not retryable fails in any case."""
 
 
 class _StepBase(

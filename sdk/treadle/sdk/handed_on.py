@@ -9,11 +9,12 @@ from treadle.sdk.messages import (
     ChildEnded,
     EventMatched,
     MessageSent,
+    OutcomeKept,
     RunRequested,
     SignalReceived,
 )
 
-Carrier = RunRequested | SignalReceived | EventMatched | MessageSent | ChildEnded
+Carrier = RunRequested | SignalReceived | EventMatched | MessageSent | ChildEnded | OutcomeKept
 
 
 def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
@@ -21,6 +22,8 @@ def handed_on(event: Carrier, time_ms: int) -> msgspec.Raw:
     match event:
         case RunRequested():
             return event.input
+        case OutcomeKept():
+            return event.output
         case SignalReceived() | EventMatched():
             return event.payload
         case ChildEnded():

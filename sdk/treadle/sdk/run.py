@@ -14,6 +14,7 @@ import msgspec
 from treadle.sdk.children import ParentRun, child_id
 from treadle.sdk.definition import (
     ChoiceStep,
+    MapStep,
     RespondStep,
     Singleton,
     SleepStep,
@@ -21,7 +22,7 @@ from treadle.sdk.definition import (
     SubWorkflowStep,
     WaitStep,
 )
-from treadle.sdk.messages import Failure, MetadataValue
+from treadle.sdk.messages import Failure, Fork, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
 
 RunStatus = Literal["queued", "running", "paused", "parked", "completed", "failed", "cancelled"]
@@ -42,6 +43,9 @@ type is the bound at which the step parked."""
 
 SINGLETON = "singleton"
 """Failure type of a run that was cancelled for another one of its singleton."""
+
+MAX_ATTEMPTS = "max_attempts"
+"""Failure type of a parked step whose attempts are used up; its message has the last failure."""
 
 PROVIDER_BUSY = "the model's provider is busy"
 """How the message of a step begins that waits because the provider of its model asked for it."""
@@ -142,6 +146,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     ended_ms: int = 0
     lane: str = ""
     """The run is queued until every earlier request of this lane is over; empty is no lane."""
+    fork: Fork | None = None
+    """From where the run was forked; None if it was not."""
     pause: Pause | None = None
     """Whether nothing may start; None if nobody has ever paused or resumed the run."""
     singleton: Singleton = "none"
@@ -203,7 +209,7 @@ def kept_output(run: RunDocument, step: Step) -> bytes | None:
         return b"null"
     if isinstance(step, ChoiceStep):
         return msgspec.json.encode(run.chosen[step.id])
-    if isinstance(step, SubWorkflowStep) and step.detached:
+    if isinstance(step, SubWorkflowStep) and step.detached and not is_copied(run, step):
         return detached_output(run, step.id)
     return None
 
@@ -215,3 +221,16 @@ def has_output(run: RunDocument, step: Step) -> bool:
         return False
     # What waits completes with the event it waited for, or with that of its timer.
     return not isinstance(step, WaitStep) or entry.event.startswith("e")
+
+
+def is_kept(run: RunDocument, step_id: str) -> bool:
+    """True for a step that was taken over of another run: it was never executed in this one."""
+    return run.fork is not None and step_id in run.fork.kept
+
+
+def is_copied(run: RunDocument, step: Step) -> bool:
+    """True for a step whose output is in the event that took it over of another run.
+
+    Of a step that a worker executes it is in a register, as everywhere.
+    """
+    return is_kept(run, step.id) and isinstance(step, MapStep | SubWorkflowStep)

@@ -210,6 +210,12 @@ def _condition(
 
 
 def _map(step: MapStep, path: str) -> Iterator[Problem]:
+    if step.retry.on_exhausted == "park":
+        yield Problem(
+            wording.field(wording.field(path, "retry"), "on_exhausted"),
+            "a map cannot be parked with one of its items, because the others go on. Set "
+            "tolerated_failures, and let a step that follows deal with the items that failed.",
+        )
     where = wording.field(path, "over")
     if len(step.over) > WORD_CHARS_MAX:
         yield Problem(
@@ -278,6 +284,12 @@ def _approval(step: ApprovalStep, path: str) -> Iterator[Problem]:
 def _sub_workflow(step: SubWorkflowStep, path: str) -> Iterator[Problem]:
     yield from _id(wording.field(path, "workflow"), "workflow name", step.workflow)
     yield from _retry(step.retry, wording.field(path, "retry"))
+    if step.retry.on_exhausted == "park":
+        yield Problem(
+            wording.field(wording.field(path, "retry"), "on_exhausted"),
+            f"the step executes nothing that could be parked. Let the steps of workflow "
+            f"{wording.shown(step.workflow)} park: the run of this step waits for theirs.",
+        )
     if step.detached and step.retry.max_attempts > 1:
         yield Problem(
             wording.field(path, "retry"),

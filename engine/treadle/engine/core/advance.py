@@ -6,6 +6,7 @@
                                                       an unsound plan is a failure
     Task ──fail──────> Task | Delayed | Sleeping      the next attempt, or Ended(failed)
     Task ──lost──────> Task | Delayed                 the next attempt, or Ended(failed)
+                       Parked instead of Ended(failed), if the retries say so
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
     Parked(waits) ──message | wake──> Task
     Queued ──its limits let it──> Task | Delayed | Sleeping     before every Task under limits
@@ -33,7 +34,7 @@ from treadle.engine.core.flow import RateDeferred, SlotsGranted, gated, granted
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
-from treadle.engine.core.retry import draw, is_exhausted, loss_delay_ms, retry_delay_ms
+from treadle.engine.core.retry import draw, is_exhausted, is_final, loss_delay_ms, retry_delay_ms
 from treadle.sdk import asks, spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
 from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
@@ -174,7 +175,7 @@ def _settled(step: Work, task: Task, event: Settled, moment: Moment, newest: int
         case StepFailed():
             return _failed(step, task, event, moment)
         case TaskLost():
-            return _lost(task, moment)
+            return _lost(step, task, moment)
         case _:
             assert_never(event)
 
@@ -284,7 +285,10 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
     if task.wrap_up:
         return bounds.wrap_up_failed(task, moment, event.failure)
     if is_exhausted(step.retry, event.failure, failures):
-        return bounds.ended(task, moment, "failed", task.iteration, failure=event.failure)
+        if is_final(step.retry, event.failure):
+            return bounds.ended(task, moment, "failed", task.iteration, failure=event.failure)
+        last = msgspec.structs.replace(task, failures=failures)
+        return bounds.exhausted(step, last, event.failure, moment)
     drawn = draw(moment.run, step.id, task.iteration, task.attempt)
     delay_ms = retry_delay_ms(step.retry, failures, drawn, event.failure.retry_after_ms)
     again = msgspec.structs.replace(
@@ -301,12 +305,12 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
     return later(again, moment, delay_ms)
 
 
-def lost(task: Task, moment: Moment) -> Register:
+def lost(step: Work, task: Task, moment: Moment) -> Register:
     """Return the next value after an execution that will never settle."""
-    return gated(_lost(task, moment), moment)
+    return gated(_lost(step, task, moment), moment)
 
 
-def _lost(task: Task, moment: Moment) -> Register:
+def _lost(step: Work, task: Task, moment: Moment) -> Register:
     losses = task.losses + 1
     if losses > LOSSES_MAX:
         what = f"iteration {task.iteration}" if task.loop else "it"
@@ -319,7 +323,7 @@ def _lost(task: Task, moment: Moment) -> Register:
             "them",
             retryable=False,
         )
-        return bounds.ended(task, moment, "failed", task.iteration, failure=failure)
+        return bounds.exhausted(step, task, failure, moment)
     again = msgspec.structs.replace(
         task, parent=moment.id, attempt=task.attempt + 1, losses=losses, checkpoint=-1
     )

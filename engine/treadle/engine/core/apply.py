@@ -15,6 +15,7 @@ What has to be done about a document is a function of the document: see ``effect
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 import msgspec
@@ -22,6 +23,7 @@ import msgspec
 from treadle.engine.core import children, pausing, singletons, waits
 from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
 from treadle.engine.core.fitting import raw_misfit
+from treadle.engine.core.forking import Taken, first_steps, taken_over
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -88,11 +90,13 @@ def request(
     is_queued: bool = False,
     behind: str = "",
     is_orphaned: bool = False,
+    kept: Mapping[str, Taken] = {},
 ) -> RunDocument:
     """Return the first document of a run; failed at once if its workflow is not known.
 
     ``is_queued`` says that an earlier request of its lane may not be over, that of ``behind``
     if it is known; ``is_orphaned`` that the step which asked for it waits for it no more.
+    ``kept`` is what a run that was forked takes over, by step.
     """
     run = RunDocument(
         run=moment.run,
@@ -107,6 +111,7 @@ def request(
         priority=max(-PRIORITY_MAX, min(event.priority, PRIORITY_MAX)),
         parent=event.parent,
         trace=event.trace,
+        fork=event.fork,
     )
     if is_orphaned:
         gone = Failure("cancelled", "the step that asked for the run is over", retryable=False)
@@ -119,6 +124,8 @@ def request(
             retryable=False,
         )
         return end(run, "failed", moment, failure=failure)
+    if event.fork is not None:
+        run = taken_over(plan, run, event.fork, kept)
     schema = plan.definition.input_schema
     unfit = raw_misfit("invalid_input", "the run's input", schema, event.input)
     if unfit is not None:
@@ -135,7 +142,7 @@ def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     timeout_ms = _timeout_ms(plan, run)
     deadline_ms = moment.ms + timeout_ms if timeout_ms else 0
     run = msgspec.structs.replace(run, status="running", deadline_ms=deadline_ms)
-    return go_on(plan, run, plan.roots, moment)
+    return go_on(plan, run, first_steps(plan, run), moment)
 
 
 def _timeout_ms(plan: Plan, run: RunDocument) -> int:
@@ -289,6 +296,14 @@ def _step_parked(plan: Plan, run: RunDocument, event: StepParked, moment: Moment
         return run
     if event.waits:
         failure = Failure(WAITING, event.reason, retryable=False)
+    elif event.failure is not None:
+        failure = msgspec.structs.replace(
+            event.failure,
+            type=event.reason,
+            message=f"its attempts are used up, the last failed with {event.failure}; resume it "
+            "to give it as many again",
+            retryable=False,
+        )
     else:
         failure = Failure(event.reason, "parked; resume it with a raised bound", retryable=False)
     parked = StepEntry(

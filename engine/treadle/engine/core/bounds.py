@@ -33,6 +33,7 @@ from treadle.sdk.messages import (
     Sleeping,
     Task,
 )
+from treadle.sdk.run import MAX_ATTEMPTS
 from treadle.sdk.spending import Spent
 
 WRAP_UP_MS = 300_000
@@ -123,6 +124,24 @@ def deadline(step: TaskStep | AgentLoopStep, register: LiveRegister, moment: Mom
     return limit(step, task, task.wrap_up or MAX_DURATION, moment, is_executing=is_executing)
 
 
+def exhausted(
+    step: TaskStep | AgentLoopStep, task: Task, failure: Failure, moment: Moment
+) -> Ended | Parked:
+    """Return what becomes of a step whose attempts, or workers, are used up.
+
+    ``task`` is the attempt that was the last. One that is parked keeps all its state: a resume
+    gives it its attempts again.
+    """
+    if step.retry.on_exhausted == "fail":
+        return ended(task, moment, "failed", task.iteration, failure=failure)
+    again = msgspec.structs.replace(
+        task, parent=moment.id, attempt=task.attempt + 1, checkpoint=-1, last_failure=failure
+    )
+    return Parked(
+        parent=moment.id, task=again, reason=MAX_ATTEMPTS, parked_ms=moment.ms, failure=failure
+    )
+
+
 def wrap_up_failed(task: Task, moment: Moment, failure: Failure) -> Ended:
     """Return the end of a step whose wrapping-up iteration failed: the bound is the cause."""
     text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure}"
@@ -137,7 +156,7 @@ def resume(
     """Return the parked task with raised bounds; unchanged if a bound would stop it again.
 
     Bounds are raised, never lowered. Time spent parked does not count: the deadline moves by as
-    much. The failures of the iteration still count: no bound of the loop caused them.
+    much. The failures of the iteration still count, unless they are what parked it.
     """
     if not isinstance(register, Parked) or event.step not in ("", step.id):
         return register
@@ -145,6 +164,8 @@ def resume(
         # A pause is over whenever the document says so, and the caller has looked.
         return release(register, moment) if register.paused and not event.step else register
     task = register.task
+    if register.failure is not None:
+        task = msgspec.structs.replace(task, failures=0, losses=0)
     parked_ms = task.parked_ms + max(0, moment.ms - register.parked_ms)
     raised = msgspec.structs.replace(
         task,

@@ -8,6 +8,7 @@ a reason to skip them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -313,12 +314,17 @@ def first_register(
     task_input: TaskInput,
     flow: Flow | None,
     chunk: MapChunk | None = None,
+    *,
+    begins: Callable[[Task], Task] | None = None,
 ) -> Register:
     """Return the first value of an active step's register.
 
-    A paused run holds it; under limits it waits for them.
+    A paused run holds it; under limits it waits for them. ``begins`` is what a run that was
+    forked makes of the first task.
     """
     task = first_task(plan, run, step, task_input, chunk)
+    if begins is not None:
+        task = begins(task)
     now = Moment(run.run, task.parent, task.started_ms)
     limited = task if flow is None else msgspec.structs.replace(task, flow=flow)
     return hold(limited, now) if run.is_paused else gated(limited, now)

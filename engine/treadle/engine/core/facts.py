@@ -37,6 +37,8 @@ class StepParked(msgspec.Struct, frozen=True):
     position: int = 0
     waits: bool = False
     spent: Spent = NOTHING
+    failure: Failure | None = None
+    """The last failure of a step whose attempts are used up."""
 
 
 class StepResumed(msgspec.Struct, frozen=True):

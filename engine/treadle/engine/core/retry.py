@@ -22,11 +22,12 @@ def draw(run: str, step: str, iteration: int, attempt: int) -> float:
 
 def is_exhausted(policy: Retry, failure: Failure, failures: int) -> bool:
     """True when a step that has now failed ``failures`` times is not tried again."""
-    return (
-        not failure.retryable
-        or failure.type in policy.non_retryable
-        or failures >= policy.max_attempts
-    )
+    return is_final(policy, failure) or failures >= policy.max_attempts
+
+
+def is_final(policy: Retry, failure: Failure) -> bool:
+    """True for a failure after which no attempt is of any use, however many are left."""
+    return not failure.retryable or failure.type in policy.non_retryable
 
 
 def retry_delay_ms(policy: Retry, failures: int, drawn: float, retry_after_ms: int = 0) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from treadle.engine.core.plan import Plan
 from treadle.engine.telemetry.instruments import Point
 from treadle.sdk.definition import AgentLoopStep, Step, TypedStep
-from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.run import RunDocument, StepEntry, is_kept
 from treadle.sdk.tracing import metric_names as metrics
 from treadle.sdk.tracing import names
 
@@ -57,7 +57,8 @@ class Standing:
         for name, entry in run.steps.items():
             if entry.ended_ms and name in steps and name not in known.closed:
                 known.closed.add(name)
-                if entry.ended_ms >= since_ms and plan is not None:
+                is_counted = entry.ended_ms >= since_ms and not is_kept(run, name)
+                if is_counted and plan is not None:
                     label = plan.label_of(name)
                     points.extend(_step_ended(known.workflow, label, steps[name], entry))
         self._move(known, run, steps)

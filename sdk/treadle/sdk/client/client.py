@@ -18,7 +18,14 @@ from msgspec import Raw
 from treadle.sdk import payload
 from treadle.sdk.asks import Reply
 from treadle.sdk.builder import Workflow
-from treadle.sdk.client import answering, deciding, publishing, requests, sending, tracing
+from treadle.sdk.client import (
+    answering,
+    deciding,
+    publishing,
+    requests,
+    sending,
+    tracing,
+)
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.children import children
@@ -30,8 +37,8 @@ from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
+from treadle.sdk.client.operating import Operations
 from treadle.sdk.client.planned import graph_of
-from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import StreamItem, stream
@@ -61,11 +68,11 @@ from treadle.sdk.validation import check
 T = TypeVar("T")
 
 
-class Client:
+class Client(Operations):
     """A connection to one namespace. Make one with ``Client.connect``."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.triggers = Triggers(self, store)
         """What starts runs by itself: see ``docs/triggers.md``."""
 
@@ -191,10 +198,6 @@ class Client:
         """
         return await publishing.publish(self._store, name, payload, id)
 
-    async def cancel(self, run: str, reason: str = "") -> None:
-        """Cancel a run. It is final once ``result`` or ``watch`` say so."""
-        await requests.cancel(self._store, run, reason)
-
     async def send(
         self,
         run: str,
@@ -266,28 +269,7 @@ class Client:
         reply = Reply(call_id=call_id, verdict="answer", args_hash=args_hash, text=text, by=by)
         return await answering.answer(self._store, run, step, reply, 0)
 
-    async def pause(self, run: str, reason: str = "") -> None:
-        """Start nothing more of a run until it is resumed: see ``docs/operations.md``.
-
-        What is under way finishes. A run that is paused already stays as it is. Raises
-        ``RunConflict`` if it has ended.
-        """
-        await requests.pause(self._store, run, reason)
-
-    async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
-        """End a pause, and move parked steps on with raised bounds: ``max_*`` raise to, ``add_*``
-        raise by.
-
-        A step that waits goes on too. Raises ``RunConflict`` when the run is not paused and nothing
-        is parked, or when a bound would stop it at once.
-        """
-        await requests.resume(self._store, run, resume_request(step, raised))
-
     # ---------------------------------------------------------------- looking at runs
-
-    def handle(self, run: str) -> RunHandle:
-        """Return a handle of a run that was started elsewhere; nothing is looked up."""
-        return RunHandle(self, check_id("run id", run))
 
     @overload
     async def result(self, run: str, type_: None = None, timeout_s: float | None = None) -> Any: ...

@@ -21,8 +21,10 @@ from treadle.sdk.messages import (
     Failure,
     LaneGranted,
     MessageSent,
+    OutcomeKept,
     ParentEnded,
     PauseRequested,
+    RecordKept,
     ResumeRequested,
     RunRequested,
     RunSuperseded,
@@ -30,6 +32,7 @@ from treadle.sdk.messages import (
     StepCompleted,
     StepContinued,
     StepFailed,
+    StepGiven,
     StepWaiting,
     TaskDue,
     TaskEvent,
@@ -156,6 +159,12 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             )
         case ParentEnded():
             return _with(base, detail=event.reason)
+        case OutcomeKept():
+            return _with(base, step=event.step, status=event.outcome, value=event.output)
+        case StepGiven():
+            return _with(base, step=event.step, iteration=event.iteration, value=event.input)
+        case RecordKept():
+            return _with(base, step=event.step)
 
 
 def _with(event: RunEvent, **changes: object) -> RunEvent:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from msgspec import UNSET
+
 from treadle.sdk.client.answering import Approval, PendingAsk
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.forking import Version
 from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import MessageKind
+from treadle.sdk.tracing.calling import TraceMode
 
 if TYPE_CHECKING:
     from treadle.sdk.client.client import Client
@@ -107,6 +111,33 @@ class RunHandle:
     async def answer(self, step: str, call_id: str, text: str, *, by: str = "") -> int:
         """Answer a question: see ``Client.answer``."""
         return await self._client.answer(self.id, step, call_id, text, by=by)
+
+    async def retry(
+        self, *, id: str | None = None, version: Version = "same", trace: TraceMode | None = None
+    ) -> RunHandle:
+        """Make a run that goes on where this one has failed: see ``Client.retry``."""
+        return await self._client.retry(self.id, id=id, version=version, trace=trace)
+
+    async def fork(
+        self,
+        *,
+        from_step: str | None = None,
+        iteration: int | None = None,
+        input: object = UNSET,
+        id: str | None = None,
+        version: Version = "same",
+        trace: TraceMode | None = None,
+    ) -> RunHandle:
+        """Make a run that starts again from a step of this one: see ``Client.fork``."""
+        return await self._client.fork(
+            self.id,
+            from_step=from_step,
+            iteration=iteration,
+            input=input,
+            id=id,
+            version=version,
+            trace=trace,
+        )
 
     async def pause(self, reason: str = "") -> None:
         """Start nothing more until the run is resumed: see ``Client.pause``."""

@@ -17,7 +17,7 @@ from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
-from treadle.sdk.run import PROVIDER_BUSY, WAITING, Pause, RunDocument
+from treadle.sdk.run import MAX_ATTEMPTS, PROVIDER_BUSY, WAITING, Pause, RunDocument
 from treadle.sdk.times import date
 from treadle.sdk.wording import Suggestions
 
@@ -240,6 +240,9 @@ def _parked_note(run: str, step: StepView) -> Note:
     why = step.failure.type if step.failure else "a bound"
     if why == WAITING:
         return _waiting_note(run, step)
+    if step.failure is not None and why == MAX_ATTEMPTS:
+        text = f"step {step.id!r} is parked: {step.failure.message}"
+        return Note(text, f"treadle run resume {run}", "parked", step.id)
     at = f" after {step.iterations} iterations" if step.iterations else ""
     used = used_text(why, step.limits, step.spent)
     late_ms = step.since_ms - step.deadline_ms if step.deadline_ms else 0

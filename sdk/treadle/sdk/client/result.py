@@ -24,7 +24,7 @@ from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import Ended, Failure, MapOutput
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.plans import result_of
-from treadle.sdk.run import RunDocument, kept_output
+from treadle.sdk.run import RunDocument, is_copied, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
 from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
 from treadle.sdk.subjects import RegisterAddress
@@ -88,7 +88,7 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
     """
     if (kept := kept_output(document, step)) is not None:
         return msgspec.Raw(kept)
-    if isinstance(step, WaitStep | SubWorkflowStep):
+    if isinstance(step, WaitStep | SubWorkflowStep) or is_copied(document, step):
         entry = document.steps[step.id]
         stored = await store.event(int(entry.event[1:]))
         event = decode_event(stored.data) if stored else None

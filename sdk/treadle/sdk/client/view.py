@@ -37,6 +37,7 @@ from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
+    Fork,
     MetadataValue,
     Parked,
     Queued,
@@ -55,6 +56,7 @@ from treadle.sdk.run import (
     StepEntry,
     StepStatus,
     child_of,
+    is_kept,
 )
 from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
@@ -107,6 +109,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Of an agent loop; a live one's may have been raised."""
     iterations: int = 0
     """Committed iterations."""
+    is_kept: bool = False
+    """It was taken over of the run that this one was made of, with its times."""
     since_ms: int = 0
     """Since when it does what it is doing."""
     due_ms: int = 0
@@ -137,6 +141,18 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks into which its list is cut."""
 
 
+class ForkedFrom(msgspec.Struct, frozen=True):
+    """What a run was made of."""
+
+    run: str
+    step: str = ""
+    """The step that it starts again from; empty is a retry, or the whole run."""
+    iteration: int = -1
+    """The iteration of that step; -1 is its beginning."""
+    kept: int = 0
+    """Steps that it has taken over."""
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands."""
 
@@ -160,6 +176,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     lane: str = ""
     ahead: Ahead | None = None
     """Of a queued run: what has to end before it starts."""
+    forked_from: ForkedFrom | None = None
+    """The run it was made of; None if it was not forked."""
     pause: Pause | None = None
     """Since when and why nothing of the run may start; None if it is not paused."""
     notes: tuple[Note, ...] = ()
@@ -235,6 +253,7 @@ def of_request(
         parent=requested.parent,
         metadata=requested.metadata,
         lane=requested.lane,
+        forked_from=_forked_from(requested.fork),
         notes=notes,
     )
 
@@ -279,9 +298,14 @@ def of_document(
         metadata=document.metadata,
         lane=document.lane,
         ahead=ahead,
+        forked_from=_forked_from(document.fork),
         pause=document.pause if document.is_paused else None,
         notes=notes,
     )
+
+
+def _forked_from(fork: Fork | None) -> ForkedFrom | None:
+    return ForkedFrom(fork.run, fork.step, fork.iteration, len(fork.kept)) if fork else None
 
 
 def _step_view(
@@ -347,6 +371,7 @@ def _step_view(
         ended_ms=entry.ended_ms,
         failure=entry.failure,
         spent=entry.spent,
+        is_kept=is_kept(run, name),
     )
     if entry.status in ("active", "parked"):
         return _live(view, held)

@@ -39,6 +39,7 @@ from treadle.sdk.messages.flow import (
     SlotRecord,
     SlotWaiter,
 )
+from treadle.sdk.messages.forks import Fork, OutcomeKept, RecordKept, StepGiven
 from treadle.sdk.messages.internal import (
     ChildEnded,
     EventMatched,
@@ -87,8 +88,11 @@ TaskEvent = Settled | TaskDue
 ClientEvent = (
     RunRequested | SignalReceived | MessageSent | CancelRequested | PauseRequested | ResumeRequested
 )
+Kept = OutcomeKept | StepGiven | RecordKept
+"""What a run that was forked has of the other run. Nothing happens by it: its request names it."""
 Event = (
     TaskEvent
+    | Kept
     | ClientEvent
     | TimerFired
     | LaneGranted
@@ -114,12 +118,14 @@ __all__ = [
     "EventMatched",
     "Failure",
     "Flow",
+    "Fork",
     "FromRun",
     "FromSteps",
     "Held",
     "Holder",
     "Inline",
     "ItemFailure",
+    "Kept",
     "LaneGranted",
     "Line",
     "LiveRegister",
@@ -129,12 +135,14 @@ __all__ = [
     "MessageSent",
     "MetadataValue",
     "Outcome",
+    "OutcomeKept",
     "ParentEnded",
     "Parked",
     "PauseRequested",
     "Queued",
     "RateClaim",
     "RateRecord",
+    "RecordKept",
     "Register",
     "Results",
     "ResumeRequested",
@@ -150,6 +158,7 @@ __all__ = [
     "StepCompleted",
     "StepContinued",
     "StepFailed",
+    "StepGiven",
     "StepWaiting",
     "Task",
     "TaskDue",

@@ -11,6 +11,12 @@ MetadataValue = str | bool | int | float
 NO_RAW = msgspec.Raw(b"null")
 
 
+class FromClient(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """What a client writes: an unknown field is a mistake of somebody."""
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """A failure as data: it crosses processes and outlives them."""
 

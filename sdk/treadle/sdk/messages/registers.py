@@ -124,6 +124,8 @@ class Parked(
     """Messages up to this sequence do not send it on."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, as long as it waits."""
+    failure: Failure | None = None
+    """The last failure of a step whose attempts are used up."""
     paused: bool = False
     """It reached no bound and waits for nothing: the run is paused."""
 

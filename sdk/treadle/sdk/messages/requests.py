@@ -9,17 +9,12 @@ import msgspec
 
 from treadle.sdk.children import ParentRun
 from treadle.sdk.definition import Singleton
-from treadle.sdk.messages.common import NO_RAW, MetadataValue
+from treadle.sdk.messages.common import NO_RAW, FromClient, MetadataValue
+from treadle.sdk.messages.forks import Fork
 from treadle.sdk.spending import UNLIMITED, SpendingLimits
 
 
-class _FromClient(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
-    pass
-
-
-class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="event", kw_only=True):
+class RunRequested(FromClient, frozen=True, tag="run.requested", tag_field="event", kw_only=True):
     workflow: str
     definition: str
     """Content hash of the definition the run is pinned to."""
@@ -39,10 +34,12 @@ class RunRequested(_FromClient, frozen=True, tag="run.requested", tag_field="eve
     """W3C tracestate of that span."""
     parent: ParentRun | None = None
     """The step of another run that started it; None for a run that clients or triggers start."""
+    fork: Fork | None = None
+    """What the run takes over of another one."""
 
 
 class SignalReceived(
-    _FromClient, frozen=True, tag="run.signal_received", tag_field="event", kw_only=True
+    FromClient, frozen=True, tag="run.signal_received", tag_field="event", kw_only=True
 ):
     name: str
     payload: msgspec.Raw = NO_RAW
@@ -53,7 +50,7 @@ class SignalReceived(
 MessageKind = Literal["steer", "follow_up", "reply"]
 
 
-class MessageSent(_FromClient, frozen=True, tag="run.message", tag_field="event", kw_only=True):
+class MessageSent(FromClient, frozen=True, tag="run.message", tag_field="event", kw_only=True):
     """A message to a loop, stored on a subject of the step's own, where its worker reads it.
 
     It is appended by compare-and-set, so that one step has one message of an id, for ever.
@@ -69,13 +66,13 @@ class MessageSent(_FromClient, frozen=True, tag="run.message", tag_field="event"
 
 
 class CancelRequested(
-    _FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
+    FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
 ):
     reason: str = ""
 
 
 class PauseRequested(
-    _FromClient, frozen=True, tag="run.pause_requested", tag_field="event", kw_only=True
+    FromClient, frozen=True, tag="run.pause_requested", tag_field="event", kw_only=True
 ):
     """Start nothing more of the run until it is resumed; what is under way goes on."""
 
@@ -83,7 +80,7 @@ class PauseRequested(
 
 
 class ResumeRequested(
-    _FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True
+    FromClient, frozen=True, tag="run.resume_requested", tag_field="event", kw_only=True
 ):
     """Move parked steps on, with raised bounds. ``add_*`` raise by, ``max_*`` raise to."""
 

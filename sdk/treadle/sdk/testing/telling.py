@@ -50,6 +50,7 @@ def fact_of(step_id: str, placed: Placed, *, is_moved: bool) -> RunEvent | None:
                 position,
                 new.waits,
                 bounds.spent_by(task),
+                new.failure,
             )
         case _:
             return StepResumed(step_id, new.parent, position) if is_moved else None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from treadle.engine.core import Plan
 from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep
-from treadle.sdk.run import WAITING, RunDocument, StepEntry
+from treadle.sdk.run import MAX_ATTEMPTS, WAITING, RunDocument, StepEntry
 
 
 class Waiting(NamedTuple):
@@ -44,5 +44,8 @@ def _wait_of(plan: Plan, step_id: str, entry: StepEntry | None) -> Waiting | Non
     if entry.failure.type == WAITING:
         text = f"step {step_id!r} waits for a message: {entry.failure.message}"
         return Waiting(text, f"`messages=[Message({step_id!r}, ...)]`, or `answers=...`")
+    if entry.failure.type == MAX_ATTEMPTS:
+        text = f"step {step_id!r} is parked: {entry.failure.message}"
+        return Waiting(text, "`resume=Resume(...)`")
     text = f"step {step_id!r} is parked at its bound {entry.failure.type}"
     return Waiting(text, "`resume=Resume(...)` with a raised bound")

@@ -42,6 +42,7 @@ from treadle.sdk.messages import (
     Ended,
     Event,
     Inline,
+    Kept,
     LaneGranted,
     MessageSent,
     Parked,
@@ -252,6 +253,7 @@ class World:
             case TimerFired() if event.type:
                 self._step_event(event.step, event, moment)
             case _:
+                assert not isinstance(event, Kept), "a simulated run is made of no other"
                 self._run_event(event, moment)
         self.check_idle()
 

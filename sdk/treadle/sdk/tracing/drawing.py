@@ -103,6 +103,10 @@ class Pen(NamedTuple):
             else:
                 state = self.request.trace_state
                 links = (SpanLink(caller_trace, caller_span, "caller", state),)
+        source = ids.parse_ref(self.request.fork.trace) if self.request.fork else None
+        if source is not None:
+            root = ids.root_span(source.trace_id)
+            links = (*links, SpanLink(source.trace_id, root, "forked_from"))
         return Span(
             trace_id=trace_id,
             span_id=ids.root_span(trace_id),

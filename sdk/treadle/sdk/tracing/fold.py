@@ -38,7 +38,7 @@ from treadle.sdk.messages import (
     TaskLost,
 )
 from treadle.sdk.planned import Planned, extended, judged, own_of
-from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.run import RunDocument, StepEntry, is_kept
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
 from treadle.sdk.subjects import chunk_id, parse_chunk
 from treadle.sdk.tracing import ids, names
@@ -210,8 +210,8 @@ class RunFold:
             step = self._step_of(name)
             if step is None:
                 continue
-            if entry.status == "skipped":
-                continue  # It had no time.
+            if entry.status == "skipped" or is_kept(run, name):
+                continue  # It had no time here.
             state = self._state(step)
             if self.live and not state.is_begun:
                 state.is_begun = True

@@ -222,6 +222,8 @@ class _Fold:
     # ------------------------------------------------------------ what lasts
 
     def _finish(self, step: StepView) -> None:
+        if step.is_kept:
+            return  # Its time was in another run.
         if step.kind == "signal":
             if step.started_ms:
                 self._last(step, "signal", step.started_ms, step.signal)

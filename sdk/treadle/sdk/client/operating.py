@@ -1,0 +1,95 @@
+"""What operators do to runs: cancel, pause, resume, try again, fork. See ``docs/operations.md``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack, cast
+
+from msgspec import UNSET
+
+from treadle.sdk.client import forking, requests
+from treadle.sdk.client.forking import Version, Wanted
+from treadle.sdk.client.handle import RunHandle
+from treadle.sdk.client.raising import Raised, resume_request
+from treadle.sdk.client.store import Store
+from treadle.sdk.ids import check_id
+from treadle.sdk.tracing import calling
+from treadle.sdk.tracing.calling import TraceMode
+
+if TYPE_CHECKING:
+    from treadle.sdk.client.client import Client
+
+
+class Operations:
+    """The part of a client that acts on runs which are there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def handle(self, run: str) -> RunHandle:
+        """Return a handle of a run that was started elsewhere; nothing is looked up."""
+        return RunHandle(cast("Client", self), check_id("run id", run))
+
+    async def cancel(self, run: str, reason: str = "") -> None:
+        """Cancel a run. It is final once ``result`` or ``watch`` say so."""
+        await requests.cancel(self._store, run, reason)
+
+    async def pause(self, run: str, reason: str = "") -> None:
+        """Start nothing more of a run until it is resumed: see ``docs/operations.md``.
+
+        What is under way finishes. A run that is paused already stays as it is. Raises
+        ``RunConflict`` if it has ended.
+        """
+        await requests.pause(self._store, run, reason)
+
+    async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
+        """End a pause, and move parked steps on with raised bounds: ``max_*`` raise to, ``add_*``
+        raise by.
+
+        A step that waits goes on too. Raises ``RunConflict`` when the run is not paused and nothing
+        is parked, or when a bound would stop it at once.
+        """
+        await requests.resume(self._store, run, resume_request(step, raised))
+
+    async def retry(
+        self,
+        run: str,
+        *,
+        id: str | None = None,
+        version: Version = "same",
+        trace: TraceMode | None = None,
+    ) -> RunHandle:
+        """Make a new run that goes on where one has failed, or was cancelled; see
+        ``docs/retry-and-fork.md``.
+
+        What has completed is taken over and not executed again. ``version`` is ``same``, or
+        ``latest`` for the newest of the workflow. Without an ``id`` it is always the same one,
+        ``<run>-r1``, so a repeated call gives that run. Raises ``RunConflict`` if the run has not
+        ended so, or if retention has taken what is needed.
+        """
+        return await self._fork(run, forking.retried(id, version), trace)
+
+    async def fork(
+        self,
+        run: str,
+        *,
+        from_step: str | None = None,
+        iteration: int | None = None,
+        input: object = UNSET,
+        id: str | None = None,
+        version: Version = "same",
+        trace: TraceMode | None = None,
+    ) -> RunHandle:
+        """Make a new run that starts again from a step of another one, or from its beginning.
+
+        What does not depend on the step is taken over. ``iteration`` is where a loop begins, with
+        what it had then. ``input`` is another one for the step, or without a step for the run.
+        Raises ``RunConflict`` if what it needs is gone, or cannot be known.
+        """
+        wanted = forking.asked(from_step, iteration, input, id, version)
+        return await self._fork(run, wanted, trace)
+
+    async def _fork(self, run: str, wanted: Wanted, trace: TraceMode | None) -> RunHandle:
+        origin = calling.origin(trace)
+        made = await forking.fork(self._store, run, wanted, origin)
+        calling.link_to_run(origin)
+        return self.handle(made)

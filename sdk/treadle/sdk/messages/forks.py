@@ -1,0 +1,71 @@
+"""A run made of another one: what it takes over, all of it in its own log.
+
+    client ── OutcomeKept, RecordKept, StepGiven, signals, then RunRequested(fork) ──> events
+
+The copies come first, so a request that is stored is whole, and nothing of the other run is asked
+for any more: its retention cannot take anything away.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from treadle.sdk.messages.common import NO_RAW, Failure, FromClient
+from treadle.sdk.spending import NOTHING, Spent
+
+
+class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """From where a run was forked, and what it takes over."""
+
+    run: str
+    """The run it was forked from."""
+    step: str = ""
+    """The step from which on it starts again; empty for a retry, or for all of them."""
+    iteration: int = -1
+    """Of that step, the iteration; -1 is its beginning."""
+    trace: str = ""
+    """The trace of the other run, as ``tracing.ids`` writes a reference; empty is none."""
+    kept: dict[str, int] = {}
+    """By step that is taken over: sequence of its ``OutcomeKept``."""
+    given: dict[str, int] = {}
+    """By step that begins otherwise than from its input: sequence of its ``StepGiven``."""
+
+
+class OutcomeKept(FromClient, frozen=True, tag="run.outcome_kept", tag_field="event", kw_only=True):
+    """How a step of the other run ended: it is not executed again."""
+
+    step: str
+    outcome: Literal["completed", "skipped", "failed"]
+    type: str = ""
+    """Task type of a step whose output is in its register; empty for any other."""
+    output: msgspec.Raw = NO_RAW
+    failure: Failure | None = None
+    iterations: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+
+
+class StepGiven(FromClient, frozen=True, tag="run.step_given", tag_field="event", kw_only=True):
+    """What a step begins with, instead of the outputs it waited for."""
+
+    step: str
+    input: msgspec.Raw = NO_RAW
+    iteration: int = 0
+    """The first iteration of a loop, as the other run has counted."""
+    spent: Spent = NOTHING
+    """What the iterations before it have used."""
+    checkpoint: msgspec.Raw = NO_RAW
+    """The state that a handler had saved by then; null is none."""
+    saved_at: int = 0
+    """The iteration that saved it."""
+    records: tuple[int, ...] = ()
+    """Its journal by then: sequences of ``RecordKept``, in order."""
+
+
+class RecordKept(FromClient, frozen=True, tag="run.record_kept", tag_field="event", kw_only=True):
+    """A record of the journal of such a step."""
+
+    step: str
+    record: msgspec.Raw

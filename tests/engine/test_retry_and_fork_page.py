@@ -1,0 +1,23 @@
+"""The page about parking, retrying and forking runs: its Python runs.
+
+Method: each block is executed as it stands; its client finds a real server, an engine and a worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.pages import block_of, served
+
+from treadle.sdk.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("fence", "result"),
+    [("python park", 12), ("python", ["shipped a lamp", "shipped a chair"])],
+)
+def test_the_page_runs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, fence: str, result: Any
+) -> None:
+    assert served(block_of("retry-and-fork.md", fence), settings, monkeypatch) == result
