@@ -147,3 +147,45 @@ def test_a_start_may_have_a_policy_of_its_own_in_a_lane() -> None:
 def test_what_cannot_be_a_singleton_is_refused(policy: Any, key: str, told: str) -> None:
     with pytest.raises(InvalidDefinition, match=told):
         of_key(key, policy)
+
+
+# ------------------------------------------------------------------ several places
+
+
+def few(places: int, key: str = "", policy: Singleton = "none") -> Any:
+    workflow = Workflow("w", concurrency=places, concurrency_key=key, singleton=policy)
+    workflow.task("a")
+    return workflow.build()
+
+
+def test_the_runs_of_a_workflow_with_concurrency_share_a_lane_of_so_many_places() -> None:
+    assert placed(few(5), b"1", None, None) == Placed("w", places=5)
+    assert placed(few(5, 'input["id"]'), b'{"id":"x"}', None, None) == Placed("w:x", places=5)
+    with pytest.raises(UserError, match="has a concurrency of 5, which says where its runs queue"):
+        placed(few(5), b"1", "l", None)
+    with pytest.raises(InvalidPayload, match="no key of the concurrency"):
+        placed(few(5, 'input["id"]'), b"{}", None, None)
+
+
+@pytest.mark.parametrize(
+    ("places", "key", "policy", "told"),
+    [
+        (101, "", "none", "from 0 to 100"),
+        (-1, "", "none", "from 0 to 100"),
+        (2, "input.id", "none", 'Write \\["id"\\]'),
+        (0, "input", "none", "no concurrency that it is of"),
+        (2, "1" * 1001, "none", "1001 characters"),
+        (2, "", "skip", "a singleton has one run at a time"),
+    ],
+)
+def test_what_cannot_be_a_concurrency_is_refused(
+    places: int, key: str, policy: Any, told: str
+) -> None:
+    with pytest.raises(InvalidDefinition, match=told):
+        few(places, key, policy)
+
+
+def test_a_run_keeps_the_number_of_its_request_within_what_is_allowed() -> None:
+    for asked, kept in ((0, 1), (1, 1), (7, 7), (1_000_000, 100)):
+        event = RunRequested(workflow="w", definition="h", lane="w", places=asked)
+        assert request(PLAN, event, Moment("r", "e7", 1_000, 7), "main").places == kept

@@ -70,18 +70,31 @@ def committed(evidence: Evidence) -> int:
 
 
 def _lanes(history: list[RunDocument]) -> Iterator[str]:
-    """In a lane one run is active at a time, and they begin in the order of their requests."""
+    """In a lane no more runs are active than may be, and none has overtaken another.
+
+    Of those that may be active at once, any may be the first that an engine writes.
+    """
     active: dict[str, set[str]] = {}
+    queued: dict[str, dict[str, int]] = {}
     begun: dict[str, int] = {}
     for document in history:
         held = active.setdefault(document.lane, set())
+        waiting = queued.setdefault(document.lane, {})
         if document.is_terminal or not document.lane:
             held.discard(document.run)
-        elif document.status != "queued" and document.run not in held:
+            waiting.pop(document.run, None)
+        elif document.status == "queued":
+            waiting[document.run] = document.requested
+        elif document.run not in held:
             held.add(document.run)
-            if len(held) > 1:
+            waiting.pop(document.run, None)
+            if len(held) > document.places:
                 yield f"lane {document.lane}: {held} are active at once"
-            if document.requested < begun.get(document.lane, 0):
+            before = [run for run, at in waiting.items() if at < document.requested]
+            if len(held) + len(before) > document.places:
+                yield f"lane {document.lane}: {document.run} has overtaken {before}"
+            is_single = document.places == 1
+            if is_single and document.requested < begun.get(document.lane, 0):
                 yield f"lane {document.lane}: {document.run} was overtaken"
             begun[document.lane] = document.requested
 

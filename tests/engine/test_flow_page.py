@@ -11,7 +11,7 @@ import pytest
 from tests.pages import block_of, served
 
 from treadle.sdk.flow import AGEING_MS, PRIORITY_MAX
-from treadle.sdk.limits import CONCURRENCY_MAX, FLOW_LIMITS_MAX, LOSSES_MAX
+from treadle.sdk.limits import CONCURRENCY_MAX, FLOW_LIMITS_MAX, LOSSES_MAX, PLACES_MAX
 from treadle.sdk.settings import Settings
 from treadle.sdk.testing import simulate
 
@@ -40,5 +40,6 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"-{PRIORITY_MAX} to {PRIORITY_MAX}, and **ten seconds" in PAGE
     assert AGEING_MS == 10_000
     assert FLOW_LIMITS_MAX == 10 and "A step may have ten" in PAGE
+    assert f"value of an expression over `input`: 1 to {PLACES_MAX}." in PAGE
     assert f"a limit has 1 to {CONCURRENCY_MAX:,} slots" in PAGE
     assert LOSSES_MAX == 10 and "one loss of the\n  ten" in PAGE

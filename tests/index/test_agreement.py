@@ -107,7 +107,8 @@ def test_what_is_removed_is_forgotten_unless_it_was_stored_again(
 
 def test_a_queued_run_says_what_of_its_lane_comes_before_it() -> None:
     table = Table()
-    at = [("held", "running", 1), ("first", "queued", 2), ("second", "queued", 3)]
+    at = [("first", "queued", 2), ("held", "running", 1), ("second", "queued", 4)]
+    at += [("held too", "parked", 3), ("held later", "running", 5)]
     table.put(
         (run, n, _in_lane(run, status, requested)) for n, (run, status, requested) in enumerate(at)
     )
@@ -115,8 +116,10 @@ def test_a_queued_run_says_what_of_its_lane_comes_before_it() -> None:
     found = {each.run: (each.ahead, each.holder) for each in table.answer(RunsAsked()).runs}
     assert found == {
         "held": (-1, ""),
+        "held too": (-1, ""),
+        "held later": (-1, ""),
         "first": (1, "held"),
-        "second": (2, "held"),
+        "second": (3, "held"),
         "other": (0, ""),
     }
     table.close()

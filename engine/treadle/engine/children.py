@@ -130,9 +130,9 @@ class Children:
             if place.lane and place.lane == run.lane and not step.detached:
                 return _refused(
                     "waits_for_itself",
-                    f"workflow {step.workflow!r} would be queued in lane {place.lane!r} behind "
-                    "this run, which waits for it. Give it another singleton_key, or let the step "
-                    "be detached.",
+                    f"workflow {step.workflow!r} might be queued in lane {place.lane!r} behind "
+                    "this run, which waits for it. Give it another key, or let the step be "
+                    "detached.",
                 )
             await self._publish(run, parent, step, child, version, raw, place)
         except InvalidPayload as exc:
@@ -166,6 +166,7 @@ class Children:
             parent=parent,
             lane=place.lane,
             singleton=place.singleton,
+            places=place.places,
         )
         subject = self._subjects.event(child, run.domain)
         if place.lane:

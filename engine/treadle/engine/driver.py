@@ -151,7 +151,7 @@ class Driver:
                 place = Place(run.requested, run.run)
                 await self._lanes.supersede(Lane.named(run.lane, run.domain), place)
             case effects.SettleLane():
-                await self._lanes.settle(Lane.named(run.lane, run.domain))
+                await self._lanes.settle(Lane.named(run.lane, run.domain), run.places)
             case effects.SettlePause():
                 await self._pauses.settle(run)
             case _:

@@ -6,7 +6,8 @@ sequence costs the server the same however many others are stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,6 +89,10 @@ class LaneLog:
             return _glimpse.decode(stored.data)
         except (ValueError, RecursionError):
             return Glimpse(UNREADABLE)
+
+    async def glimpses(self, places: Sequence[Place]) -> list[Glimpse | None]:
+        """Return what the documents of several say, looked up at once."""
+        return list(await asyncio.gather(*map(self.document, places)))
 
     async def is_registered(self, document: Glimpse) -> bool:
         """Return whether the definition of a run is there."""

@@ -1,6 +1,6 @@
-"""Lanes: who is first is looked up, the first one is told, and nothing else is kept right.
+"""Lanes: who is first is looked up, the first ones are told, and nothing else is kept right.
 
-    a queued document, an ended document with a lane ──> settle: whoever is first now is told
+    a queued document, an ended document with a lane ──> settle: who has a place now is told
     a sweep ──────────────────────────────────────────> settle, and what only time can tell
 
 Settling is idempotent and belongs to no run: whoever does it, whenever, does what is due in the
@@ -13,7 +13,7 @@ import logging
 import time
 
 from treadle.engine.core.apply import DEFINITION_GONE_MS
-from treadle.engine.core.lanes import Glimpse, Place, Standing, standing
+from treadle.engine.core.lanes import Entry, Glimpse, Place, granted, noted, places_of, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.engine.recurring import sweep_every
 from treadle.sdk import failpoints
@@ -23,7 +23,9 @@ from treadle.sdk.lanes import LaneRecord
 from treadle.sdk.log_fields import spaced
 
 NOBODY = Place(0, "")
-"""Not first, as far as can be seen, and behind nobody who can be named."""
+"""Not among the first, as far as can be seen, and behind nobody who can be named."""
+NOTED_LEAST = 8
+"""Starts that find a place note it for the next ones when so many are not noted yet."""
 TRIES_MAX = 8
 """More engines do not write one record at once; and a deposed leader, which gives an old one, is
 not asked for ever."""
@@ -40,66 +42,109 @@ _log = logging.getLogger("treadle.engine")
 
 
 class Lanes:
-    """Finds out who is first in a lane, and tells it."""
+    """Finds out who has a place in a lane, and tells it."""
 
     def __init__(self, log: LaneLog) -> None:
         self._log = log
         self._swept = 0
 
-    async def ahead(self, lane: Lane, place: Place) -> Place | None:
-        """Return the first request of the lane that is not over; None if it is this one.
+    async def ahead(self, lane: Lane, place: Place, places: int = 1) -> Place | None:
+        """Return None if a request may begin, for fewer than so many before it are not over.
 
-        None stays true: then every earlier request is over. ``NOBODY`` if what answers does not
-        know this request yet, or its run is over itself.
+        Otherwise the first one before it that is not. None stays true: what is over is for ever.
+        ``NOBODY`` if what answers does not know this request yet, or its run is over itself.
         """
         kept = await self._log.record(lane)
-        first, _, _, _ = await self._first(lane, kept.record.after)
-        if first is None or first.sequence > place.sequence:
+        if places > 1 and await self._has_room(lane, kept, place, places):
+            return None
+        entries, _ = await self._look(lane, kept.record, places)
+        first = [entry.place for entry in entries[:places]]
+        if place in first:
+            return None
+        if len(first) < places or first[-1].sequence > place.sequence:
             return NOBODY
-        return None if first.sequence == place.sequence else first
+        return first[0]
+
+    async def _has_room(self, lane: Lane, kept: Kept, place: Place, places: int) -> bool:
+        """Return whether a request has a place even if all before it that are noted are not over.
+
+        No document is read for it, so that many starts at once do not look at each other.
+        """
+        record = kept.record
+        found = [Place(*each) for each in record.under_way]
+        after, noted_up_to = record.after, record.after
+        while after < place.sequence and len(found) <= places:
+            other = await self._log.next(lane, after)
+            if other is None:
+                return False
+            found.append(other)
+            after = other.sequence
+        if place not in found[:places]:
+            return False
+        if after > noted_up_to and len(found) - len(record.under_way) >= NOTED_LEAST:
+            new = LaneRecord(lane=lane.name, after=after, under_way=tuple(found), waiting=True)
+            await self._log.put(lane, new, kept.revision)  # A hint: somebody else may be faster.
+        return True
 
     async def supersede(self, lane: Lane, place: Place) -> None:
         """Tell each run before this one in the lane that is not over that this takes its place."""
         kept = await self._log.record(lane)
         after = kept.record.after
-        while (other := await self._log.next(lane, after)) is not None:
-            if other.sequence >= place.sequence:
+        noted_before = [Place(*each) for each in kept.record.under_way]
+        while True:
+            other = noted_before.pop(0) if noted_before else await self._log.next(lane, after)
+            if other is None or other.sequence >= place.sequence:
                 return
-            document = await self._log.document(other) if is_id(other.run) else None
-            if is_id(other.run) and standing(other, document) != "over":
+            if await self._entry(other) is not None:
                 await self._log.supersede(lane, other, place.run)
                 failpoints.reach("engine.lane-superseded")
-            after = other.sequence
+            after = max(after, other.sequence)
 
-    async def settle(self, lane: Lane) -> None:
-        """Tell the first one in the lane, if it is queued, and note how far the lane has come."""
-        told: Place | None = None
+    async def settle(self, lane: Lane, places: int = 1) -> None:
+        """Tell those that may begin, of those that are queued; note how far the lane has come.
+
+        ``places`` are those of the run for which it is done; what others have is looked up.
+        """
+        told: set[Place] = set()
         for _ in range(TRIES_MAX):
             kept = await self._log.record(lane)
-            first, at, _, after = await self._first(lane, kept.record.after)
+            entries, over = await self._look(lane, kept.record, places)
             failpoints.reach("engine.lane-looked")
-            if first is not None and at == "queued" and first != told:
-                await self._log.grant(lane, first)
-                told = first
-                failpoints.reach("engine.lane-granted")
-            record = LaneRecord(lane=lane.name, after=after, waiting=first is not None)
+            for place in granted(entries):
+                if place not in told:
+                    await self._log.grant(lane, place)
+                    told.add(place)
+                    failpoints.reach("engine.lane-granted")
+            record = noted(lane.name, entries, over, places_of(entries, places))
             if record == kept.record or await self._log.put(lane, record, kept.revision):
                 failpoints.reach("engine.lane-noted")
                 return
         raise Unknown(f"the record of lane {lane.name!r} was refused {TRIES_MAX} times")
 
-    async def _first(
-        self, lane: Lane, after: int
-    ) -> tuple[Place | None, Standing, Glimpse | None, int]:
-        """Return the first request that is not over, and the last one before it that is."""
-        while (place := await self._log.next(lane, after)) is not None:
-            # No run has such an id, so no engine takes such a request.
-            document = await self._log.document(place) if is_id(place.run) else None
-            at = standing(place, document) if is_id(place.run) else "over"
-            if at != "over":
-                return place, at, document, after
+    async def _look(self, lane: Lane, record: LaneRecord, places: int) -> tuple[list[Entry], int]:
+        """Return the first requests that are not over, as many as have to be known, and the last
+        one that is over."""
+        known = [Place(*each) for each in record.under_way]
+        documents = await self._log.glimpses(known) if known else []
+        found = map(_entry, known, documents)
+        entries = [entry for entry in found if entry is not None]
+        after = over = record.after
+        while len(entries) < places_of(entries, places):
+            place = await self._log.next(lane, after)
+            if place is None:
+                break
+            entry = await self._entry(place)
             after = place.sequence
-        return None, "over", None, after
+            if entry is None:
+                over = after
+            else:
+                entries.append(entry)
+        return entries, over
+
+    async def _entry(self, place: Place) -> Entry | None:
+        """Return what there is to know of a request; None if it is over."""
+        # No run has such an id, so no engine takes such a request.
+        return _entry(place, await self._log.document(place)) if is_id(place.run) else None
 
     # ---------------------------------------------------------------- what only time can tell
 
@@ -128,11 +173,12 @@ class Lanes:
     async def _look_after(self, lane: Lane, kept: Kept, now_ms: int) -> None:
         """Settle a lane, and end what holds it and cannot end by itself."""
         try:
-            first, at, document, _ = await self._first(lane, kept.record.after)
-            if first is not None and at == "coming":
-                await self._close(lane, first)
-            elif first is not None and document is not None:
-                await self._wake_orphan(lane, first, document, now_ms)
+            entries, _ = await self._look(lane, kept.record, 1)
+            for place, _, document in entries:
+                if document is None:
+                    await self._close(lane, place)
+                else:
+                    await self._wake_orphan(lane, place, document, now_ms)
             await self.settle(lane)
         except Exception as exc:  # noqa: BLE001 — one lane must not stop the sweep
             # The other lanes go on; this one is looked after again by the next sweep.
@@ -155,6 +201,11 @@ class Lanes:
         """Delete the record of a lane without any request."""
         if await self._log.next(lane, 0) is None:
             await self._log.forget(lane, kept.revision)
+
+
+def _entry(place: Place, document: Glimpse | None) -> Entry | None:
+    at = standing(place, document)
+    return None if at == "over" else Entry(place, at, document)
 
 
 def _told(what: str, lane: Lane, place: Place) -> None:

@@ -56,6 +56,7 @@ class Requests:
             metadata={**trigger.metadata, TRIGGER_KEY: name, **metadata},
             lane=place.lane,
             singleton=place.singleton,
+            places=place.places,
             trace=origin(None).ref,
         )
         subject = self._subjects.event(run)

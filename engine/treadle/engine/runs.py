@@ -429,7 +429,7 @@ class Runs:
         if not event.lane:
             return None
         place = Place(moment.sequence, moment.run)
-        ahead = await self._lanes.ahead(Lane.named(event.lane, domain), place)
+        ahead = await self._lanes.ahead(Lane.named(event.lane, domain), place, event.places)
         failpoints.reach("engine.lane-asked")
         return ahead
 

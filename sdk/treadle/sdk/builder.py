@@ -69,13 +69,17 @@ class Workflow(Generic[InputT]):
         description: str = "",
         singleton: Singleton = "none",
         singleton_key: str = "",
+        concurrency: int = 0,
+        concurrency_key: str = "",
     ) -> None:
         """Begin a workflow.
 
         ``input`` is the type of a run's input and ``output`` that of its result, or a JSON schema;
         a value that does not fit fails the run. ``timeout`` is the longest life of a run.
         ``singleton`` is what a start does that finds another run, of the workflow or of the same
-        ``singleton_key``, an expression over ``input``: docs/lanes.md.
+        ``singleton_key``, an expression over ``input``: docs/singletons.md. Of the runs of a
+        ``concurrency_key`` so many are under way at once as ``concurrency`` says; further starts
+        wait in their order: docs/flow-control.md.
         """
         self.name = name
         self.input_type: type[InputT] | None = None if isinstance(input, dict) else input
@@ -90,6 +94,8 @@ class Workflow(Generic[InputT]):
             "description": description,
             "singleton": singleton,
             "singleton_key": singleton_key,
+            "concurrency": concurrency,
+            "concurrency_key": concurrency_key,
         }
 
     def task(

@@ -347,6 +347,10 @@ class WorkflowDefinition(
     (``queue``), or cancels it first (``cancel_older``)."""
     singleton_key: str = ""
     """One run at a time for each value of this expression over ``input``; empty is for all."""
+    concurrency: int = 0
+    """So many runs at a time: further starts wait in their order; 0 is unlimited."""
+    concurrency_key: str = ""
+    """So many for each value of this expression over ``input``; empty is for all."""
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; raise ``KeyError`` if there is none."""

@@ -1,4 +1,4 @@
-"""Lanes: a name that runs share, so that one of them is active at a time.
+"""Lanes: a name that runs share, so that one of them, or a few, are active at a time.
 
 A lane is no object of its own. It is the requests that name it, in the order in which the events
 stream stores them: ``docs/lanes.md`` says what follows from that.
@@ -27,7 +27,11 @@ class LaneRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     lane: str
     after: int = 0
-    """Every request of the lane up to this sequence of the events stream is over."""
+    """Every request of the lane up to this sequence of the events stream is over, but those in
+    ``under_way``."""
+    under_way: tuple[tuple[int, str], ...] = ()
+    """Requests up to ``after`` that may not be over, as sequence and run, in their order. In a
+    lane of one place there are none."""
     waiting: bool = False
     """Behind it was one that is not."""
 
@@ -36,11 +40,13 @@ class Ahead(msgspec.Struct, frozen=True):
     """What stands before a queued run."""
 
     count: int = 0
-    """Runs of its lane that have to end first."""
+    """Earlier runs of its lane that have not ended."""
     is_more: bool = False
     """There are more than were counted."""
     holder: str = ""
-    """The one of them that is active; empty if none is yet."""
+    """The first of them that is active; empty if none is yet."""
+    places: int = 1
+    """It begins when fewer than so many are before it."""
 
 
 def check_lane(lane: object) -> str:

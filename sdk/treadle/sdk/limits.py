@@ -118,6 +118,10 @@ CONCURRENCY_MAX = 1_000
 """Slots of one limit. Its record names every holder and is written with each of them; a thousand
 of the longest names are a quarter of a message."""
 
+PLACES_MAX = 100
+"""Runs of one workflow, or of one key of it, at once. Each start that finds no place and each end
+looks at the documents of all that are under way; a hundred are some milliseconds."""
+
 FLOW_LIMITS_MAX = 10
 """Limits of one step: each dispatch takes a slot of every one of them."""
 

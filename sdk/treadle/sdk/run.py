@@ -145,7 +145,10 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """End of the run's ``timeout_s``, which begins with its first step; 0 is none."""
     ended_ms: int = 0
     lane: str = ""
-    """The run is queued until every earlier request of this lane is over; empty is no lane."""
+    """The run is queued while ``places`` earlier requests of this lane are not over; empty is
+    no lane."""
+    places: int = 1
+    """Runs of its lane that may be active with it, itself included."""
     fork: Fork | None = None
     """From where the run was forked; None if it was not."""
     pause: Pause | None = None

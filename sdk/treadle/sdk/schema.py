@@ -26,6 +26,7 @@ from treadle.sdk.limits import (
     FLOW_LIMITS_MAX,
     HEADERS_MAX,
     NON_RETRYABLE_MAX,
+    PLACES_MAX,
     PROMPT_CHARS_MAX,
     RANGES,
     STEPS_MAX,
@@ -44,7 +45,7 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "steps": {"minItems": 1, "maxItems": STEPS_MAX},
     "after": {"uniqueItems": True},
     "when": {"maxLength": CONDITION_CHARS_MAX},
-    "singleton_key": {"maxLength": CONDITION_CHARS_MAX},
+    **{name: {"maxLength": CONDITION_CHARS_MAX} for name in ("singleton_key", "concurrency_key")},
     **dict.fromkeys(("on_failure", "compensate"), _ID),
     "event": {"pattern": f"^{NAME_PATTERN}$", "maxLength": NAME_CHARS_MAX},
     "match": {"maxLength": CONDITION_CHARS_MAX},
@@ -60,6 +61,8 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "allowed_tasks": {"maxItems": ALLOWED_TASKS_MAX, "uniqueItems": True},
     "description": {"maxLength": TEXT_CHARS_MAX},
 }
+#: What a field of the workflow means that steps have too.
+_OF_WORKFLOW: dict[str, dict[str, Any]] = {"concurrency": {"minimum": 0, "maximum": PLACES_MAX}}
 #: Whose fields a type has too.
 _INHERITED = {"PlannerStep": ("TaskStep",)}
 _ITEMS: dict[str, dict[str, Any]] = {
@@ -76,7 +79,8 @@ def workflow_schema() -> dict[str, Any]:
     described = _field_docs()
     for name, part in schema["$defs"].items():
         for field, of in part["properties"].items():
-            of.update(_NARROWER.get(field, {}))
+            is_of_workflow = name == WorkflowDefinition.__name__ and field in _OF_WORKFLOW
+            of.update((_OF_WORKFLOW if is_of_workflow else _NARROWER).get(field, {}))
             if field in _ITEMS:
                 of["items"].update(_ITEMS[field])
             owners = (name, *_INHERITED.get(name, ()), "_Dispatched", "_StepBase")

@@ -4,7 +4,8 @@
     skip          the start ends at once, as cancelled
     cancel_older  the others are cancelled, and the start follows when they have ended
 
-The runs of a singleton share a lane that is made of the workflow's name and the key. Pure.
+The runs of a singleton share a lane that is made of the workflow's name and the key. Those of a
+workflow with ``concurrency`` do too, and its lane has more places than one. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from treadle.sdk import conditions
 from treadle.sdk.definition import Singleton, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem, UserError
 from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
-from treadle.sdk.limits import CONDITION_CHARS_MAX
+from treadle.sdk.limits import CONDITION_CHARS_MAX, PLACES_MAX
 from treadle.sdk.wording import one_of
 
 POLICIES: tuple[Singleton, ...] = get_args(Singleton)
@@ -32,6 +33,8 @@ class Placed(NamedTuple):
     lane: str = ""
     singleton: Singleton = "none"
     priority: int = 0
+    places: int = 1
+    """Runs of the lane that may be active at once."""
 
 
 def placed(
@@ -42,13 +45,14 @@ def placed(
     ``lane`` and ``singleton`` are what the start itself asks for. Raise ``UserError`` if they do
     not go together, ``InvalidPayload`` if the input has nothing where the key looks for it.
     """
-    if definition is not None and definition.singleton != "none":
+    if definition is not None and (rule := _rule(definition)):
         if lane is not None or singleton is not None:
             raise UserError(
-                f"workflow {definition.name!r} is a singleton ({definition.singleton}), which says "
+                f"workflow {definition.name!r} {rule}, which says "
                 "where its runs queue. Start it without a lane and a policy of its own."
             )
-        return Placed(lane_of(definition, raw), definition.singleton)
+        places = max(1, definition.concurrency)
+        return Placed(lane_of(definition, raw), definition.singleton, places=places)
     if singleton is None:
         return Placed(check_lane(lane) if lane is not None else "")
     policy = check_policy(singleton)
@@ -66,16 +70,32 @@ def check_policy(policy: str) -> Singleton:
     return one_of(policy, POLICIES, lambda hint: f"{none} {hint or 'Choose one of them.'}")
 
 
+def has_lane(definition: WorkflowDefinition) -> bool:
+    """True when the workflow itself says where its runs queue."""
+    return bool(_rule(definition))
+
+
+def _rule(definition: WorkflowDefinition) -> str:
+    """Return in words what keeps the workflow's runs apart; empty if nothing does."""
+    if definition.singleton != "none":
+        return f"is a singleton ({definition.singleton})"
+    if definition.concurrency:
+        return f"has a concurrency of {definition.concurrency}"
+    return ""
+
+
 def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
-    """Return the lane of a singleton's run with this input."""
-    if not definition.singleton_key:
+    """Return the lane of a run with this input, of a workflow that says where its runs queue."""
+    key = definition.singleton_key or definition.concurrency_key
+    if not key:
         return definition.name
     try:
-        value = conditions.value_of(definition.singleton_key, msgspec.json.decode(raw), {})
+        value = conditions.value_of(key, msgspec.json.decode(raw), {})
     except conditions.ConditionError as exc:
+        of = "singleton" if definition.singleton_key else "concurrency"
         raise InvalidPayload(
             f"input of workflow {definition.name!r}",
-            f"it has no key of the singleton: {exc}",
+            f"it has no key of the {of}: {exc}",
             "Give it what the key asks for",
         ) from exc
     text = value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
@@ -86,14 +106,31 @@ def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
 
 
 def problems_of(definition: WorkflowDefinition) -> Iterator[Problem]:
-    """Yield what is wrong with the key of a workflow's singleton."""
-    key, path = definition.singleton_key, "singleton_key"
+    """Yield what is wrong with what a workflow says about where its runs queue."""
+    is_singleton, is_limited = definition.singleton != "none", definition.concurrency != 0
+    yield from _key(definition.singleton_key, "singleton", is_there=is_singleton)
+    yield from _key(definition.concurrency_key, "concurrency", is_there=is_limited)
+    if not 0 <= definition.concurrency <= PLACES_MAX:
+        yield Problem(
+            "concurrency",
+            f"concurrency is {definition.concurrency}, but must be from 0 to {PLACES_MAX}: it "
+            "is how many runs are under way at once, where 0 means any number. Correct it; for "
+            "more, limit the steps.",
+        )
+    elif definition.concurrency and definition.singleton != "none":
+        yield Problem(
+            "concurrency",
+            "a singleton has one run at a time, so there is nothing to limit. Remove one of both.",
+        )
+
+
+def _key(key: str, name: str, *, is_there: bool) -> Iterator[Problem]:
+    path = f"{name}_key"
     if not key:
         return
-    if definition.singleton == "none":
-        yield Problem(
-            path, "there is a key, and no singleton that it is of. Set singleton, or remove it."
-        )
+    if not is_there:
+        text = f"there is a key, and no {name} that it is of. Set {name}, or remove it."
+        yield Problem(path, text)
     elif len(key) > CONDITION_CHARS_MAX:
         yield Problem(
             path,

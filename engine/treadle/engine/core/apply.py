@@ -39,6 +39,7 @@ from treadle.sdk.definition import (
     wakes_ms,
 )
 from treadle.sdk.flow import PRIORITY_MAX
+from treadle.sdk.limits import PLACES_MAX
 from treadle.sdk.messages import (
     CancelRequested,
     ChildEnded,
@@ -94,8 +95,9 @@ def request(
 ) -> RunDocument:
     """Return the first document of a run; failed at once if its workflow is not known.
 
-    ``is_queued`` says that an earlier request of its lane may not be over, that of ``behind``
-    if it is known; ``is_orphaned`` that the step which asked for it waits for it no more.
+    ``is_queued`` says that as many earlier requests of its lane as it has places may not be
+    over, the first of them that of ``behind`` if it is known; ``is_orphaned`` that the step which
+    asked for it waits for it no more.
     ``kept`` is what a run that was forked takes over, by step.
     """
     run = RunDocument(
@@ -108,6 +110,7 @@ def request(
         metadata=event.metadata,
         lane=event.lane,
         singleton=event.singleton,
+        places=max(1, min(event.places, PLACES_MAX)),
         priority=max(-PRIORITY_MAX, min(event.priority, PRIORITY_MAX)),
         parent=event.parent,
         trace=event.trace,
@@ -236,6 +239,7 @@ def rebuilt(plan: Plan | None, event: RunRequested, requested: Moment, domain: s
         requested_ms=requested.ms,
         metadata=event.metadata,
         lane=event.lane,
+        places=event.places,
         parent=event.parent,
         steps=dict.fromkeys(plan.steps, entry) if plan else {},
     )

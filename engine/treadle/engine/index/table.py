@@ -170,14 +170,14 @@ class Table:
     ) -> RunFound:
         if status != "queued" or not lane:
             return RunFound(key, requested_ms)
-        queued = "lane = ? AND lane != '' AND status = 'queued' AND requested < ?"
-        before = self._count(queued, lane, requested)
-        holder = self._db.execute(
-            "SELECT key FROM run WHERE lane = ? AND lane != '' "
-            "AND status IN ('running', 'paused', 'parked') LIMIT 1",
-            (lane,),
-        ).fetchone()
-        return RunFound(key, requested_ms, before + bool(holder), holder[0] if holder else "")
+        of_lane = "lane = ? AND lane != '' AND requested < ? AND status"
+        before = self._count(f"{of_lane} = 'queued'", lane, requested)
+        active = self._db.execute(
+            f"SELECT key FROM run WHERE {of_lane} IN ('running', 'paused', 'parked') "
+            "ORDER BY requested",
+            (lane, requested),
+        ).fetchall()
+        return RunFound(key, requested_ms, before + len(active), active[0][0] if active else "")
 
     def _has(self, key: str) -> bool:
         row = self._db.execute("SELECT status FROM run WHERE key = ?", (key,)).fetchone()

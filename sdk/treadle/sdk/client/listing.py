@@ -146,7 +146,8 @@ async def _view(store: Store, found: RunFound) -> RunView | None:
     if document is None:
         return None
     is_queued = document.status == "queued" and found.ahead >= 0
-    ahead = Ahead(found.ahead, holder=found.holder) if is_queued else None
+    places = document.places
+    ahead = Ahead(found.ahead, holder=found.holder, places=places) if is_queued else None
     return of_document(document, None, {}, None, ahead)
 
 

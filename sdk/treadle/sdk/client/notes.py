@@ -147,11 +147,12 @@ def queued_text(lane: str, ahead: Ahead) -> str:
     more = "more than " if ahead.is_more else ""
     runs = "run" if ahead.count == 1 and not ahead.is_more else "runs"
     held = f", held by {ahead.holder}" if ahead.holder else ""
-    return f"queued in lane {lane!r} behind {more}{ahead.count} {runs}{held}"
+    at_once = f" ({ahead.places} at a time)" if ahead.places > 1 else ""
+    return f"queued in lane {lane!r}{at_once} behind {more}{ahead.count} {runs}{held}"
 
 
 def _queued_note(lane: str, ahead: Ahead) -> Note:
-    if not ahead.count:
+    if ahead.count < ahead.places:
         return Note(f"first in lane {lane!r}, about to start", kind="lane_next")
     command = f"treadle run show {ahead.holder}" if ahead.holder else ""
     return Note(queued_text(lane, ahead), command, "lane_queued")

@@ -25,7 +25,7 @@ _record = msgspec.json.Decoder(LaneRecord)
 async def ahead_of(store: Store, run: RunDocument) -> Ahead:
     """Return what stands before a queued run."""
     requests = await _requests_before(store, run)
-    ahead = Ahead(is_more=len(requests) > AHEAD_MAX)
+    ahead = Ahead(is_more=len(requests) > AHEAD_MAX, places=run.places)
     count, holder = 0, ""
     for start in range(0, min(len(requests), AHEAD_MAX), _PARALLEL):
         batch = requests[start : start + _PARALLEL]
@@ -57,9 +57,10 @@ async def _requests_before(store: Store, run: RunDocument) -> list[tuple[int, st
     s = store.subjects
     key = lane_key(run.lane)
     stored = await store.js.last(s.lanes_stream, s.lane(key, run.domain))
-    after = read(_record, stored).after if stored and stored.data else 0
+    record = read(_record, stored) if stored and stored.data else LaneRecord(lane=run.lane)
     lane = s.requests_of_lane(key, run.domain)
-    found: list[tuple[int, str]] = []
+    found = [each for each in record.under_way if each[0] < run.requested]
+    after = record.after
     async for request in store.js.read(s.events_stream, lane, start=after + 1):
         if request.sequence >= run.requested or len(found) > AHEAD_MAX:
             break

@@ -63,6 +63,7 @@ async def start(
         metadata=checked(metadata or {}),
         lane=place.lane,
         singleton=place.singleton,
+        places=place.places,
         priority=place.priority,
         trace=origin.ref,
         caller=origin.caller,

@@ -59,20 +59,20 @@ class _Lanes:
     def __init__(self, runs: dict[str, Facts]) -> None:
         self._runs = runs
         self._queued: dict[str, list[int]] = {}
-        self._holders: dict[str, str] = {}
+        self._active: dict[str, list[tuple[int, str]]] = {}
         for run, facts in runs.items():
             if facts.status == "queued":
                 self._queued.setdefault(facts.lane, []).append(facts.requested)
             else:
-                self._holders[facts.lane] = run
+                self._active.setdefault(facts.lane, []).append((facts.requested, run))
         for requests in self._queued.values():
             requests.sort()
 
     def ahead(self, run: str) -> tuple[int, str]:
-        """Return how many come before a queued run, and which of them is active."""
+        """Return how many come before a queued run, and the first of them that is active."""
         facts = self._runs.get(run)
         if facts is None or facts.status != "queued":
             return -1, ""
-        holder = self._holders.get(facts.lane, "")
+        active = [each for each in self._active.get(facts.lane, ()) if each[0] < facts.requested]
         before = bisect.bisect_left(self._queued[facts.lane], facts.requested)
-        return before + bool(holder), holder
+        return before + len(active), min(active, default=(0, ""))[1]

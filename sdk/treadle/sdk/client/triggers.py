@@ -33,7 +33,7 @@ from treadle.sdk.ids import check_id
 from treadle.sdk.lanes import check_lane
 from treadle.sdk.messages import MetadataValue
 from treadle.sdk.metadata import Given, checked
-from treadle.sdk.singletons import placed
+from treadle.sdk.singletons import has_lane, placed
 from treadle.sdk.triggers.kinds import check_on, described, is_same, kind_of
 from treadle.sdk.triggers.naming import OURS, check_name
 from treadle.sdk.triggers.source import attach
@@ -204,7 +204,7 @@ class Triggers:
                 f"a trigger of kind {kind_of(on)} has no input of its own: what comes in is the "
                 "input of its runs. Leave input out."
             )
-        if lane is not None and definition.singleton != "none":
+        if lane is not None and has_lane(definition):
             placed(definition, raw, lane, None)
         return Trigger(
             on=on,

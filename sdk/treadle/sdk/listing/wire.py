@@ -68,7 +68,7 @@ class RunFound(msgspec.Struct, frozen=True, array_like=True):
     ahead: int = -1
     """Of a queued run: how many of its lane come before it."""
     holder: str = ""
-    """And which of them is active."""
+    """And the first of them that is active."""
 
 
 class RunsFound(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -24,6 +24,8 @@ class RunRequested(FromClient, frozen=True, tag="run.requested", tag_field="even
     """The run waits until every earlier request of this lane is over; empty is no lane."""
     singleton: Singleton = "none"
     """What the run does if it is not first in its lane; ``none`` and ``queue``: it waits."""
+    places: int = 1
+    """The run waits while so many earlier requests of its lane are not over."""
     priority: int = 0
     """Of the run among those that wait for a limit, -100 to 100; 0 leaves it to the steps."""
     trace: str = ""
