@@ -93,6 +93,31 @@ def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Pr
     treadle("run", "start", "flow", "--lane", "other", "--id", "r1", code=exits.CONFLICT)
 
 
+def test_a_run_begins_when_it_was_asked_to(treadle: Run, prepare: Prepare) -> None:
+    prepare(nothing)
+    start = ("run", "start", "flow", "--id")
+    treadle(*start, "r1", "--at", "2099-01-31T09:00:00+01:00", "--version-policy", "latest")
+    treadle(*start, "r2", "--in", "15m")
+    conflict = treadle(*start, "r2", "--in", "20m", code=exits.CONFLICT)
+    assert "to begin 900 s after its request, not 1200 s" in conflict.err
+    for wrong in (("--at", "tomorrow"), ("--version-policy", "newest")):
+        treadle(*start, "r3", *wrong, code=exits.USAGE)
+
+    async def taken(stage: Stage) -> None:
+        first, second = [
+            [event.value async for event in stage.client.history(name)] for name in ("r1", "r2")
+        ]
+        assert (len(first), len(second)) == (1, 1)
+        await stage.document("r1", status="scheduled", requested=1, starts_ms=4_073_534_400_000)
+
+    prepare(taken)
+    shown = treadle("run", "show", "r1").out
+    assert "r1  flow  scheduled" in shown and "begins 2099-01-31" in shown
+    listed = treadle("run", "list", "--status", "scheduled").out
+    assert "begins 2099-01-31" in listed and "r2" not in listed
+    assert "it begins at 2099-01-31" in treadle("explain", "r1", code=exits.STUCK).out
+
+
 def test_a_completed_run_prints_its_result(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())

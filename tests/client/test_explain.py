@@ -368,6 +368,28 @@ def test_a_queued_run_is_stuck_if_the_one_that_holds_its_lane_is() -> None:
     assert (reason.kind, reason.level) == ("lane_next", "works")
 
 
+def test_a_scheduled_run_is_healthy_until_it_is_long_overdue() -> None:
+    document = msgspec.structs.replace(
+        ACTIVE, status="scheduled", steps={}, starts_ms=NOW + 90_000, lane="chat"
+    )
+    explanation, reason = told(None, document=document)
+    assert (explanation.state, reason.kind, reason.until_ms) == (
+        *("healthy", "scheduled"),
+        NOW + 90_000,
+    )
+    assert reason.text == (
+        f"it begins at {date(NOW + 90_000)}, and enters lane 'chat' then (in {age(90_000)})"
+    )
+    assert reason.command == f"treadle run cancel {document.run}"
+    late = msgspec.structs.replace(document, starts_ms=NOW - 60_000)
+    explanation, reason = told(None, document=late)
+    assert (explanation.state, reason.kind, reason.command) == (
+        *("stuck", "overdue"),
+        "treadle doctor",
+    )
+    assert reason.text == f"it was to begin at {date(NOW - 60_000)}, {age(60_000)} ago, and has not"
+
+
 def test_without_an_engine_nothing_else_decides() -> None:
     requested = RunRequested(workflow="flow", definition="v")
     view = of_request("r1", requested, SINCE, chain().build(), [])

@@ -112,8 +112,9 @@ def _settle(
         yield
         newest = world.newest(step_id) if getattr(event, "takes_messages", False) else 0
         is_paused = world.is_known_paused()
-        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
-        if new is placed.register:
+        step, at = world.at(step_id, placed, event)
+        new = advance(step, at, event, moment, newest, is_paused=is_paused)
+        if new is at.register:
             return _moved_on(world, step_id)
         yield
         if world.put_register(step_id, new, head):
@@ -138,8 +139,9 @@ def _after(
         if found is None:
             break
         is_paused = world.is_known_paused()
-        new = advance(world.plan.work(step_id), placed, *found, is_paused=is_paused)
-        if new is placed.register:
+        step, at = world.at(step_id, placed, found[0])
+        new = advance(step, at, *found, is_paused=is_paused)
+        if new is at.register:
             break
         yield
         # No execution holds it, so nobody else moves the head but with the register.
@@ -226,6 +228,7 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 is_under_limits = isinstance(defined, TypedStep) and is_limited(defined)
                 flow = resolve("w", defined, {}, {}) if is_under_limits else None
                 first = effects.first_register(plan, new, step, world.input_of(step), flow, chunk)
+                first = world.newer.first(step, first)
                 world.put_register(command.step, first, 0)
                 yield from released(world, command.step)
                 world.set_timers(command.step)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import strategies as st
 
-from treadle.sdk.definition import PlannerStep, Retry
+from treadle.engine.core import Placed, Plan, StepEnded
+from treadle.sdk.definition import PlannerStep, Retry, Step
+from treadle.sdk.messages import Ended
+from treadle.sdk.planned import extended
+from treadle.sdk.run import RunDocument
 
 PLANS = (
     '{"steps": []}',
@@ -38,3 +44,37 @@ def planner_steps(step_id: str, after: tuple[str, ...]) -> st.SearchStrategy[Pla
         max_depth=st.just(1),
         retry=st.sampled_from((Retry(), Retry(max_attempts=2, delay_s=0.5))),
     )
+
+
+class Grown:
+    """The plans of a run, as far as its planners have planned."""
+
+    def __init__(self, base: Plan, registers: dict[str, Placed]) -> None:
+        self._base = base
+        self._registers = registers
+        self._plans: dict[tuple[str, ...], Plan] = {}
+
+    def at(self, run: RunDocument | None, fact: object) -> Plan:
+        """Return the plan of the run at a document, and once it has heard of a fact."""
+        entries = run.steps.items() if run else ()
+        done = {step_id for step_id, entry in entries if entry.status == "completed"}
+        if isinstance(fact, StepEnded) and fact.outcome == "completed":
+            done.add(fact.step)
+        plan, planned = self._base, dict[str, bytes]()
+        while new := list(_planners(plan.definition.steps, done - planned.keys())):
+            planned |= {step_id: self._output(step_id) for step_id in new}
+            key = tuple(sorted(planned))
+            if key not in self._plans:
+                found = extended(self._base.definition, planned)
+                self._plans[key] = Plan(found.definition, self._base.hash, found.plans)
+            plan = self._plans[key]
+        return plan
+
+    def _output(self, step_id: str) -> bytes:
+        register = self._registers[step_id].register
+        assert isinstance(register, Ended)
+        return bytes(register.output)
+
+
+def _planners(steps: Iterable[Step], done: set[str]) -> Iterable[str]:
+    return (step.id for step in steps if isinstance(step, PlannerStep) and step.id in done)

@@ -26,6 +26,7 @@ from treadle.sdk.definition import (
     SignalStep,
     SleepStep,
     SubWorkflowStep,
+    VersionPolicy,
     wakes_ms,
 )
 from treadle.sdk.messages import (
@@ -88,11 +89,14 @@ class AnyOrder(RuleBasedStateMachine):
                 )
                 + ("planner", "sub_workflow"),
             )
-        )
+        ),
+        start_after_ms=st.sampled_from((0, 0, 0, 1, 900, 70_000)),
+        policy=st.sampled_from(("pin", "latest")),
     )
-    def begin(self, plan: Plan) -> None:
-        self.world = World(plan)
-        self.world.request()
+    def begin(self, plan: Plan, start_after_ms: int, policy: VersionPolicy) -> None:
+        follows = msgspec.structs.replace(plan.definition, version_policy=policy)
+        self.world = World(Plan(follows, plan.hash))
+        self.world.request(start_after_ms)
 
     # ---------------------------------------------------------------- engines
 
@@ -231,6 +235,10 @@ class AnyOrder(RuleBasedStateMachine):
     def an_engine_looks_after_the_limits(self, slot: int, points: int) -> None:
         self.engines[slot] = admitting.sweep(self.world)
         self.an_engine_goes_on(slot, points)
+
+    @rule(more=st.sampled_from((-2, -1, 0, 1, 3)))
+    def somebody_registers_a_version(self, more: int) -> None:
+        self.world.register(more)
 
     @rule(event=st.sampled_from(CLIENT_EVENTS))
     def a_client_sends_something(self, event: Any) -> None:

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 
 from treadle.engine.core import Moment, Plan, apply, effects, request
 from treadle.engine.core.apply import DEFINITION_GONE_MS, without_definition
-from treadle.engine.core.lanes import UNREADABLE, Glimpse, Place, set_aside, standing
+from treadle.engine.core.facts import RunPlaced
+from treadle.engine.core.lanes import UNREADABLE, Glimpse, set_aside, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.engine.lanes import Lanes
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.definition import TaskStep, WorkflowDefinition
-from treadle.sdk.lanes import LaneRecord
+from treadle.sdk.lanes import LaneRecord, Place
 from treadle.sdk.messages import (
     CancelRequested,
+    LaneEntered,
     LaneGranted,
     RunRequested,
     RunSuperseded,
@@ -48,7 +50,7 @@ class Memory:
     """A lane's requests, documents and record; and the events that no engine has acked."""
 
     def __init__(self) -> None:
-        self.requests: dict[int, str] = {}
+        self.requests: dict[int, Place] = {}
         self.documents: dict[str, list[RunDocument]] = {}
         self.notes: list[LaneRecord] = [LaneRecord(lane=LANE.name)]
         self.unacked: dict[int, tuple[str, Any]] = {}
@@ -61,8 +63,10 @@ class Memory:
     def store(self, run: str, event: Any) -> int:
         self.sequence += 1
         self.unacked[self.sequence] = (run, event)
-        if isinstance(event, RunRequested):
-            self.requests[self.sequence] = run
+        if isinstance(event, LaneEntered):
+            self.requests[self.sequence] = Place(self.sequence, run, event.request)
+        if isinstance(event, RunRequested) and not event.is_scheduled:
+            self.requests[self.sequence] = Place(self.sequence, run)
         return self.sequence
 
     def read(self, run: str, *, age: int = 0) -> RunDocument | None:
@@ -71,8 +75,12 @@ class Memory:
 
     def is_under_way(self, at: int) -> bool:
         """Whether a request was not handled yet, or its run has not ended."""
-        document = self.read(self.requests[at])
-        return document is None or (document.requested == at and not document.is_terminal)
+        place = self.requests[at]
+        document = self.read(place.run)
+        if document is None:
+            return True
+        is_other = place.request != (document.requested if document.starts_ms else 0)
+        return not (document.is_terminal or is_other or document.place not in (0, at))
 
     def write(self, run: str, new: RunDocument, over: RunDocument | None) -> bool:
         """Compare and set; whatever the moment, no more runs of the lane are active after it than
@@ -81,8 +89,8 @@ class Memory:
             return False
         is_begun = over is not None and over.status == "running"
         if new.status == "running" and not is_begun:
-            before = [at for at in self.requests if at < new.requested]
-            under_way = [self.requests[at] for at in before if self.is_under_way(at)]
+            before = [at for at in self.requests if at < new.place]
+            under_way = [self.requests[at].run for at in before if self.is_under_way(at)]
             assert len(under_way) < new.places, f"{under_way} are not over while {run} starts"
         self.documents.setdefault(run, []).append(new)
         return True
@@ -105,14 +113,12 @@ class Memory:
         await Point()
         # A deposed leader lacks the newest requests, never one in between.
         known = sorted(self.requests)[: max(0, len(self.requests) - self.age)]
-        return next((Place(at, self.requests[at]) for at in known if at > after), None)
+        return next((self.requests[at] for at in known if at > after), None)
 
     async def document(self, place: Place) -> Glimpse | None:
         await Point()
         found = self.read(place.run, age=self.age)
-        if found is None:
-            return None
-        return Glimpse(found.status, found.requested, places=found.places)
+        return msgspec.convert(found, Glimpse, from_attributes=True) if found else None
 
     async def glimpses(self, places: Sequence[Place]) -> list[Glimpse | None]:
         return [await self.document(place) for place in places]
@@ -120,6 +126,11 @@ class Memory:
     async def grant(self, lane: Lane, place: Place) -> None:
         await Point()
         self.store(place.run, LaneGranted(lane=lane.name, request=place.sequence))
+        await Point()
+
+    async def enter(self, lane: Lane, run: str, request: int) -> None:
+        await Point()
+        self.store(run, LaneEntered(lane=lane.name, request=request))
         await Point()
 
     async def supersede(self, lane: Lane, place: Place, by: str) -> None:
@@ -151,21 +162,36 @@ async def handle(memory: Memory, lanes: Lanes, sequence: int) -> None:
     while True:
         await Point()
         old = memory.read(run)
-        if old is not None:
+        if old is not None and isinstance(event, LaneEntered):
+            ahead = await lanes.ahead(LANE, memory.requests[sequence], old.places)
+            behind = ahead.run if ahead else ""
+            placed = RunPlaced(event.request, is_queued=ahead is not None, behind=behind)
+            new = apply(PLAN, old, placed, moment)
+        elif old is not None:
             new = apply(PLAN, old, event, moment)
         elif isinstance(event, RunRequested):
             ahead = await lanes.ahead(LANE, Place(sequence, run), event.places)
             is_queued, behind = ahead is not None, ahead.run if ahead else ""
+            if event.is_scheduled:
+                is_queued = False
             new = request(PLAN, event, moment, "main", is_queued=is_queued, behind=behind)
         else:
             return
         await Point()
         if new is old or memory.write(run, new, old):
             break
-    if new.status == "queued" and new.singleton == "cancel_older":
-        await lanes.supersede(LANE, Place(new.requested, run))
-    if new.is_terminal or new.status == "queued":
-        await lanes.settle(LANE, new.places)
+    if new.status == "scheduled":
+        memory.store(run, TimerFired(kind="run_start", due_ms=new.starts_ms))
+    for command in effects.of_document(PLAN, new):
+        match command:
+            case effects.EnterLane():
+                await lanes.enter(LANE, run, new.requested)
+            case effects.Supersede():
+                await lanes.supersede(LANE, Place(new.place, run))
+            case effects.SettleLane():
+                await lanes.settle(LANE, new.places)
+            case _:
+                pass
     await Point()
     memory.unacked.pop(sequence, None)
 
@@ -197,6 +223,7 @@ ACTS = st.one_of(
         st.just("request"),
         st.sampled_from(RUNS),
         st.sampled_from(("none", "none", "queue", "skip", "cancel_older")),
+        st.sampled_from((0, 0, 1, 9)),
     ),
     st.tuples(st.just("end"), st.sampled_from(RUNS)),
     st.tuples(st.just("take"), st.integers(0, 5)),
@@ -235,6 +262,7 @@ def test_whatever_engines_do_and_wherever_they_die_a_lane_keeps_its_promise(
                     lane="lane",
                     singleton=args[1],
                     places=next(of_next),
+                    start_after_ms=args[2],
                 )
                 memory.store(args[0], wanted)
             case "end":
@@ -256,9 +284,11 @@ def test_whatever_engines_do_and_wherever_they_die_a_lane_keeps_its_promise(
             case "die" if engines:
                 engines.pop(args[0] % len(engines)).close()
             case "poison" if memory.unacked:
-                # Nobody can handle it: it is acked all the same, without a document.
+                # Nobody can handle it: it is acked all the same, and the run it has ends.
                 events = list(memory.unacked)
-                memory.unacked.pop(events[args[0] % len(events)])
+                run, _ = memory.unacked.pop(events[args[0] % len(events)])
+                if (old := memory.read(run)) is not None:
+                    memory.write(run, msgspec.structs.replace(old, status="failed"), old)
             case "age":
                 memory.age = args[0]
             case "sweep":
@@ -285,14 +315,15 @@ def _drain(memory: Memory, lanes: Lanes, places: int) -> None:
         finish(sweep(lanes))
         if memory.unacked:
             continue
-        found = [memory.read(run) for run in set(memory.requests.values())]
+        runs = {place.run for place in memory.requests.values()} | memory.documents.keys()
+        found = [memory.read(run) for run in runs]
         active = [each for each in found if each is not None and each.status == "running"]
         assert len(active) <= places
         if all(each is not None and each.is_terminal for each in found):
             assert places > 1 or order == sorted(order), "first in, first out"
             return
         if active:
-            order.append(active[0].requested)
+            order.append(active[0].place)
             memory.store(active[0].run, CancelRequested())
     raise AssertionError("somebody is queued, or was forgotten, for ever")
 
@@ -313,10 +344,29 @@ def _drain(memory: Memory, lanes: Lanes, places: int) -> None:
         (Glimpse("cancelled", 7), "over"),
         (Glimpse("running", 9), "over"),
         (Glimpse(UNREADABLE), "over"),
+        (Glimpse("scheduled", 7, starts_ms=1), "over"),
     ],
 )
 def test_where_a_request_stands(document: Glimpse | None, expected: str) -> None:
     assert standing(PLACE, document) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (None, "coming"),
+        (Glimpse("queued", 7, starts_ms=1), "coming"),
+        (Glimpse("queued", 7, starts_ms=1, placed=9), "queued"),
+        (Glimpse("running", 7, starts_ms=1, placed=9), "active"),
+        (Glimpse("queued", 7, starts_ms=1, placed=8), "over"),
+        (Glimpse("queued", 6, starts_ms=1), "over"),
+        (Glimpse("cancelled", 7, starts_ms=1), "over"),
+    ],
+)
+def test_where_a_scheduled_run_stands_that_has_entered(
+    document: Glimpse | None, expected: str
+) -> None:
+    assert standing(Place(9, "r", request=7), document) == expected
 
 
 def test_a_glimpse_reads_what_a_document_leaves_out_as_running() -> None:

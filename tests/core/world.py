@@ -8,19 +8,18 @@ so the committed iterations are a chain that can be walked back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tests.core import admitting, engines, mapping
-from tests.core.planning import PLANS
+from tests.core import admitting, engines, mapping, planning
 from tests.core.promises import check_children, check_messages
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 from tests.core.turns import check_turn
 
-from treadle.engine.core import Moment, Placed, Plan, StepEnded, effects, forget_applied
+from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.engine.core.waits import used_before
 from treadle.sdk.definition import (
@@ -52,10 +51,10 @@ from treadle.sdk.messages import (
     TaskLost,
     TimerFired,
 )
-from treadle.sdk.planned import extended
-from treadle.sdk.run import WAITING, RunDocument
+from treadle.sdk.run import NOT_BEGUN, WAITING, RunDocument
 from treadle.sdk.spending import Spent
 from treadle.sdk.subjects import step_of
+from treadle.sdk.testing.newer import Newer
 
 
 @dataclass
@@ -75,11 +74,13 @@ class World:
 
     def __init__(self, plan: Plan) -> None:
         self.base = plan
-        self._plans: dict[tuple[str, ...], Plan] = {}
+        self.newer = Newer()
+        self.most_more = 0
         self.now_ms = EPOCH_MS
         self.log: dict[str, tuple[Any, Moment]] = {}
         self.unacked: dict[str, None] = {}
         self.registers: dict[str, Placed] = {}
+        self._grown = planning.Grown(plan, self.registers)
         self.heads: dict[str, int] = {}
         self.history: dict[str, list[Register]] = {}
         self.document: RunDocument | None = None
@@ -119,27 +120,7 @@ class World:
 
     def plan_of(self, run: RunDocument | None, fact: object = None) -> Plan:
         """Return the plan of the run at a document, and once it has heard of a fact."""
-        done = (
-            {step_id for step_id, entry in run.steps.items() if entry.status == "completed"}
-            if run
-            else set[str]()
-        )
-        if isinstance(fact, StepEnded) and fact.outcome == "completed":
-            done.add(fact.step)
-        plan, planned = self.base, dict[str, bytes]()
-        while new := list(_planners(plan.definition.steps, done - planned.keys())):
-            planned |= {step_id: self._plan_at(step_id) for step_id in new}
-            key = tuple(sorted(planned))
-            if key not in self._plans:
-                found = extended(self.base.definition, planned)
-                self._plans[key] = Plan(found.definition, self.base.hash, found.plans)
-            plan = self._plans[key]
-        return plan
-
-    def _plan_at(self, step_id: str) -> bytes:
-        register = self.registers[step_id].register
-        assert isinstance(register, Ended)
-        return bytes(register.output)
+        return self._grown.at(run, fact)
 
     # ---------------------------------------------------------------- streams
 
@@ -280,7 +261,7 @@ class World:
         if isinstance(self.plan.steps.get(execution.step), PlannerStep):
             number = self._next("x")
             drawn = hashlib.sha256(salted).digest()[0]
-            output = PLANS[drawn % len(PLANS)].encode() + b" " * number
+            output = planning.PLANS[drawn % len(planning.PLANS)].encode() + b" " * number
         self.made_from[output] = read
         place = execution.step, execution.task.iteration
         self.used[place] = self.used.get(place, 0) + 1
@@ -374,6 +355,7 @@ class World:
         inputs: list[bytes] = []
         asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
         most = getattr(step, "max_iterations", 1) + sum(event.add_iterations for event in asked)
+        most += self.most_more
         for value in values:
             if isinstance(value, Ended):
                 if value.outcome == "completed":
@@ -388,7 +370,8 @@ class World:
                 inputs.append(read)
             assert task.max_iterations <= most, "a request raises a bound once"
             assert (task.iteration, read) == (len(inputs) - 1, inputs[-1])
-            assert task.iteration <= task.max_iterations
+            # A newer version may have lowered the bound below what was done.
+            assert task.iteration <= task.max_iterations or task.definition != self.base.hash
 
     def _check_spending(self, step_id: str, values: list[Register]) -> None:
         """What is counted was used, and each committed iteration counts what its verdict told."""
@@ -417,7 +400,8 @@ class World:
         assert self.document is not None
         if self.document.is_terminal:
             return
-        assert (self.document.status == "paused") == self.document.is_paused
+        if self.document.status not in NOT_BEGUN:
+            assert (self.document.status == "paused") == self.document.is_paused
         for step_id, placed in self.registers.items():
             entry = self.document.steps[step_of(step_id)]
             if step_id not in self.document.steps:
@@ -491,10 +475,22 @@ class World:
             assert isinstance(placed.register, Ended), f"{name} lives in a run that ended"
         check_spans(self)
 
-    def request(self) -> None:
+    def at(self, step_id: str, placed: Placed, event: Any) -> tuple[Any, Placed]:
+        """Return a step and its register as an event finds them, under the newest version."""
+        return self.newer.at(self.plan.work(step_id), placed, event)
+
+    def register(self, more: int) -> None:
+        """Somebody registers a version whose loops may take so many iterations more, or fewer."""
+        steps = [
+            msgspec.structs.replace(step, max_iterations=max(1, step.max_iterations + more))
+            if isinstance(step, AgentLoopStep)
+            else step
+            for step in self.base.definition.steps
+        ]
+        self.most_more = max(self.most_more, more)
+        self.newer.register(msgspec.structs.replace(self.base.definition, steps=tuple(steps)))
+
+    def request(self, start_after_ms: int = 0) -> None:
         """A client starts the run."""
-        self.store(RunRequested(workflow="w", definition=self.plan.hash, trace=TRACE))
-
-
-def _planners(steps: Iterable[Step], done: set[str]) -> Iterable[str]:
-    return (step.id for step in steps if isinstance(step, PlannerStep) and step.id in done)
+        requested = RunRequested(workflow="w", definition=self.plan.hash, trace=TRACE)
+        self.store(msgspec.structs.replace(requested, start_after_ms=start_after_ms))

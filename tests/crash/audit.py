@@ -24,7 +24,7 @@ from treadle.sdk.messages import (
     StepContinued,
     StepWaiting,
 )
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import NOT_BEGUN, RunDocument
 
 SIGNAL_MARGIN_MS = 5_000
 """Longer than any redelivery of an event in these tests takes."""
@@ -83,20 +83,20 @@ def _lanes(history: list[RunDocument]) -> Iterator[str]:
         if document.is_terminal or not document.lane:
             held.discard(document.run)
             waiting.pop(document.run, None)
-        elif document.status == "queued":
-            waiting[document.run] = document.requested
-        elif document.run not in held:
+        elif document.status == "queued" and document.place:
+            waiting[document.run] = document.place
+        elif document.status not in NOT_BEGUN and document.run not in held:
             held.add(document.run)
             waiting.pop(document.run, None)
             if len(held) > document.places:
                 yield f"lane {document.lane}: {held} are active at once"
-            before = [run for run, at in waiting.items() if at < document.requested]
+            before = [run for run, at in waiting.items() if at < document.place]
             if len(held) + len(before) > document.places:
                 yield f"lane {document.lane}: {document.run} has overtaken {before}"
             is_single = document.places == 1
-            if is_single and document.requested < begun.get(document.lane, 0):
+            if is_single and document.place < begun.get(document.lane, 0):
                 yield f"lane {document.lane}: {document.run} was overtaken"
-            begun[document.lane] = document.requested
+            begun[document.lane] = document.place
 
 
 # ---------------------------------------------------------------- a run

@@ -119,6 +119,7 @@ class Stage(Namespace):
         statuses: tuple[str, ...] = ("completed",),
         lane: str | None = None,
         singleton: Singleton | None = None,
+        start_after: float | None = None,
         **baton: Any,
     ) -> RunHandle:
         """Start a run of loops; the audit expects it to end like that."""
@@ -126,7 +127,8 @@ class Stage(Namespace):
         given = Baton(state=seed(run), **baton)
         steps = tuple(step.id for step in workflow.steps if step.id.startswith("loop"))
         self.expected.append(audit.Expected(run, given.iterations, steps, frozenset(statuses)))
-        return await self.client.start(workflow, given, id=run, lane=lane, singleton=singleton)
+        options: dict[str, Any] = {"lane": lane, "singleton": singleton, "start_after": start_after}
+        return await self.client.start(workflow, given, id=run, **options)
 
     def effects(self) -> list[dict[str, Any]]:
         """Return what the handlers have noted, in order."""

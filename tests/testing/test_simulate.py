@@ -265,3 +265,19 @@ def test_now_sets_the_clock_that_handlers_see() -> None:
 def _swap(pair: tuple[Workflow, Worker], value: object) -> tuple[Workflow, object, Worker]:
     workflow, worker = pair
     return workflow, value, worker
+
+
+@pytest.mark.parametrize("queued_s", [0, 60])
+def test_a_scheduled_run_begins_at_its_time_and_then_waits_for_its_lane(queued_s: float) -> None:
+    workflow, worker = countdown(loop_delay=1)
+    day_s = 86_400
+    run = play(workflow, 3, worker, start_after_s=day_s, queued_s=queued_s)
+    assert run.result() == "lift-off"
+    assert day_s + queued_s + 3 <= run.elapsed_s < day_s + queued_s + 4
+
+
+def test_a_scheduled_run_that_is_cancelled_takes_no_step() -> None:
+    workflow, worker = countdown()
+    run = play(workflow, 3, worker, start_after_s=3600, cancel_after_s=60)
+    assert run.status == "cancelled"
+    assert run.elapsed_s < 61

@@ -11,7 +11,6 @@ from treadle.engine.children import Children
 from treadle.engine.core import effects
 from treadle.engine.core.facts import ChildStarted
 from treadle.engine.core.forking import given_task
-from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -23,10 +22,12 @@ from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Registers
 from treadle.engine.steps import Steps
 from treadle.engine.timers import Timers
+from treadle.engine.versions import Versions
 from treadle.engine.waiters import Waiters
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.definition import WorkStep
+from treadle.sdk.lanes import Place
 from treadle.sdk.messages import CancelNotice, Inline
 from treadle.sdk.run import UNDER_WAY, RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects, chunk_id, step_of
@@ -51,6 +52,7 @@ class Driver:
         children: Children,
         waiters: Waiters,
         forks: Forks,
+        versions: Versions,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -63,6 +65,7 @@ class Driver:
         self._children = children
         self._waiters = waiters
         self._forks = forks
+        self._versions = versions
 
     async def drive(
         self, plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
@@ -148,8 +151,10 @@ class Driver:
                 assert plan is not None
                 await self._waiters.forget(plan, run, command.step)
             case effects.Supersede():
-                place = Place(run.requested, run.run)
+                place = Place(run.place, run.run)
                 await self._lanes.supersede(Lane.named(run.lane, run.domain), place)
+            case effects.EnterLane():
+                await self._lanes.enter(Lane.named(run.lane, run.domain), run.run, run.requested)
             case effects.SettleLane():
                 await self._lanes.settle(Lane.named(run.lane, run.domain), run.places)
             case effects.SettlePause():
@@ -179,6 +184,7 @@ class Driver:
         else:
             task_input = await self._inputs.of_step(plan, run, step)
             first, head = effects.first_register(plan, run, step, task_input, flow), 0
+        first = await self._versions.first(step, first)
         placed = await self._registers.create(address, first, head)
         failpoints.reach("engine.register-created")
         placed = await self._steps.released(address, placed)

@@ -50,6 +50,7 @@ from treadle.engine.trigger_intake import TriggerIntake
 from treadle.engine.trigger_messages import TriggerMessages
 from treadle.engine.trigger_pulls import TriggerPulls
 from treadle.engine.triggers import Triggers
+from treadle.engine.versions import Versions
 from treadle.engine.waiter_log import WaiterLog
 from treadle.engine.waiters import Waiters
 from treadle.sdk.bus.connection import Connection
@@ -234,7 +235,10 @@ def _wire(
     plans = RunPlans(definitions, registers, inputs.outputs)
     admission = Admission(registers, timers, pauses, Slots(js, subjects), Rates(js, subjects))
     inbox = Inbox(js, subjects)
-    steps = Steps(registers, documents, definitions, plans, timers, inbox, pauses, admission)
+    versions = Versions(js, subjects, definitions)
+    steps = Steps(
+        registers, documents, definitions, plans, timers, inbox, pauses, admission, versions
+    )
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
     waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
@@ -252,6 +256,7 @@ def _wire(
         children,
         waiters,
         forks,
+        versions,
     )
     runs = Runs(
         documents,

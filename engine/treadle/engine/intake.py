@@ -31,6 +31,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     Event,
     Failure,
+    LaneEntered,
     MessageSent,
     ResumeRequested,
     RunRequested,
@@ -88,7 +89,7 @@ class Intake:
                 raise ValueError(f"run id {address.run!r} is not valid")
             moment = moment._replace(run=address.run)
             event = _decoder.decode(data)
-            if address.lane != lane_key(event.lane if isinstance(event, RunRequested) else ""):
+            if address.lane != lane_key(_lane_of(event)):
                 raise ValueError("the subject names another lane than the event")
         except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors.
             if delivery is not None and source is not None:
@@ -219,6 +220,13 @@ class Intake:
             _log.warning("engine.dead-letter-delayed %s", spaced(extra), extra=extra)
             return False
         return True
+
+
+def _lane_of(event: Event) -> str:
+    """Return the lane among whose requests an event has to be; empty for none."""
+    if isinstance(event, LaneEntered):
+        return event.lane
+    return event.lane if isinstance(event, RunRequested) and not event.is_scheduled else ""
 
 
 def _later_ms(deliveries: int) -> int:

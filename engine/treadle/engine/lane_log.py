@@ -12,18 +12,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.engine.core.lanes import UNREADABLE, Glimpse, Place, set_aside
+from treadle.engine.core.lanes import UNREADABLE, Glimpse, set_aside
 from treadle.engine.core.moment import Moment
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.floor import AckFloor
 from treadle.sdk.bus.jetstream import JetStream, Refused
-from treadle.sdk.lanes import LaneRecord, lane_key
-from treadle.sdk.messages import Event, LaneGranted, RunRequested, RunSuperseded
+from treadle.sdk.lanes import LaneRecord, Place, lane_key
+from treadle.sdk.messages import Event, LaneEntered, LaneGranted, RunRequested, RunSuperseded
 from treadle.sdk.subjects import Subjects
 
 _glimpse = msgspec.json.Decoder(Glimpse)
 _record = msgspec.json.Decoder(LaneRecord)
+_entered = msgspec.json.Decoder(LaneEntered)
+_ENTERED = b'{"event":"run.lane_entered"'
 _event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
@@ -74,12 +76,12 @@ class LaneLog:
         stored = await self._js.next(s.events_stream, requests, after + 1)
         if stored is None:
             return None
-        return Place(stored.sequence, s.parse_event(stored.subject).run)
+        return Place(stored.sequence, s.parse_event(stored.subject).run, _request_of(stored.data))
 
     async def document(self, place: Place) -> Glimpse | None:
         """Return what the stored document of a request's run says; None if there is none."""
         known = self._documents.known(place.run)
-        if known is not None and known.run.requested == place.sequence and known.run.is_terminal:
+        if known is not None and known.run.place == place.sequence and known.run.is_terminal:
             return Glimpse(known.run.status, place.sequence)
         s = self._subjects
         stored = await self._js.last(s.runs_stream, s.run_document(place.run))
@@ -111,6 +113,15 @@ class LaneLog:
             self._subjects.event(place.run, lane.domain),
             msgspec.json.encode(granted),
             message_id=f"{place.run}:lane:{place.sequence}",
+        )
+
+    async def enter(self, lane: Lane, run: str, request: int) -> None:
+        """Give a scheduled run its place in the lane: behind all that is there."""
+        entered = LaneEntered(lane=lane.name, request=request)
+        await self._js.store(
+            self._subjects.request(run, lane.key, lane.domain),
+            msgspec.json.encode(entered),
+            message_id=f"{run}:entered:{request}",
         )
 
     async def supersede(self, lane: Lane, place: Place, by: str) -> None:
@@ -166,6 +177,19 @@ class LaneLog:
             record = _decoded(stored.data)
             kept = Kept(record, stored.sequence, stored.time_ms)
             yield Lane(domain, record.lane, key), kept
+
+
+def _request_of(data: bytes) -> int:
+    """Return the request of a run that has entered a lane by this event; 0 of a request.
+
+    What nobody can read is set aside like a request, and has no run.
+    """
+    if not data.startswith(_ENTERED):
+        return 0
+    try:
+        return _entered.decode(data).request
+    except ValueError:
+        return 0
 
 
 def _decoded(data: bytes) -> LaneRecord:

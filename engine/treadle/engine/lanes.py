@@ -13,13 +13,13 @@ import logging
 import time
 
 from treadle.engine.core.apply import DEFINITION_GONE_MS
-from treadle.engine.core.lanes import Entry, Glimpse, Place, granted, noted, places_of, standing
+from treadle.engine.core.lanes import Entry, Glimpse, granted, noted, places_of, standing
 from treadle.engine.lane_log import Kept, Lane, LaneLog
 from treadle.engine.recurring import sweep_every
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.identifier import is_id
-from treadle.sdk.lanes import LaneRecord
+from treadle.sdk.lanes import LaneRecord, Place
 from treadle.sdk.log_fields import spaced
 
 NOBODY = Place(0, "")
@@ -71,7 +71,7 @@ class Lanes:
         No document is read for it, so that many starts at once do not look at each other.
         """
         record = kept.record
-        found = [Place(*each) for each in record.under_way]
+        found = list(record.under_way)
         after, noted_up_to = record.after, record.after
         while after < place.sequence and len(found) <= places:
             other = await self._log.next(lane, after)
@@ -86,11 +86,16 @@ class Lanes:
             await self._log.put(lane, new, kept.revision)  # A hint: somebody else may be faster.
         return True
 
+    async def enter(self, lane: Lane, run: str, request: int) -> None:
+        """Give a scheduled run its place in the lane; twice is once."""
+        await self._log.enter(lane, run, request)
+        failpoints.reach("engine.lane-entered")
+
     async def supersede(self, lane: Lane, place: Place) -> None:
         """Tell each run before this one in the lane that is not over that this takes its place."""
         kept = await self._log.record(lane)
         after = kept.record.after
-        noted_before = [Place(*each) for each in kept.record.under_way]
+        noted_before = list(kept.record.under_way)
         while True:
             other = noted_before.pop(0) if noted_before else await self._log.next(lane, after)
             if other is None or other.sequence >= place.sequence:
@@ -124,7 +129,7 @@ class Lanes:
     async def _look(self, lane: Lane, record: LaneRecord, places: int) -> tuple[list[Entry], int]:
         """Return the first requests that are not over, as many as have to be known, and the last
         one that is over."""
-        known = [Place(*each) for each in record.under_way]
+        known = record.under_way
         documents = await self._log.glimpses(known) if known else []
         found = map(_entry, known, documents)
         entries = [entry for entry in found if entry is not None]

@@ -19,9 +19,14 @@ from treadle.engine.core.apply import (
     request,
     without_definition,
 )
-from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import (
+    ChildStarted,
+    RunPlaced,
+    StepEnded,
+    StepParked,
+    StepResumed,
+)
 from treadle.engine.core.forking import Taken
-from treadle.engine.core.lanes import Place
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -43,12 +48,14 @@ from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
 from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, TypedStep
+from treadle.sdk.lanes import Place
 from treadle.sdk.messages import (
     CancelRequested,
     ChildEnded,
     Ended,
     EventMatched,
     Failure,
+    LaneEntered,
     LaneGranted,
     MessageSent,
     OutcomeKept,
@@ -192,6 +199,8 @@ class Runs:
             case ChildEnded():
                 self._inputs.outputs.put(moment.id, event.output)
                 return [(event, moment)]
+            case LaneEntered():
+                return [(RunPlaced(event.request, is_queued=True), moment)]
             case (
                 LaneGranted()
                 | SignalReceived()
@@ -271,7 +280,7 @@ class Runs:
     async def _timer(
         self, event: TimerFired, pending: Pending, later: set[Pending]
     ) -> list[tuple[RunEvent, Moment]]:
-        if event.kind == "run_deadline" or not event.type:
+        if event.kind in ("run_deadline", "run_start") or not event.type:
             return [(event, pending.moment)]
         version = await self._documents.get(pending.moment.run)
         if version is None:
@@ -393,7 +402,9 @@ class Runs:
                 if link is not None and await self._children.is_orphaned(moment.run, link):
                     run = request(plan, event, moment, domain, is_orphaned=True)
                     continue
-                ahead = await self._ahead(event, moment, domain)
+                lane = "" if event.is_scheduled else event.lane
+                place = Place(moment.sequence, moment.run)
+                ahead = await self._ahead(lane, place, event.places, domain)
                 is_queued, behind = ahead is not None, ahead.run if ahead else ""
                 kept: Mapping[str, Taken] = {}
                 if event.fork is not None and plan is not None:
@@ -408,6 +419,11 @@ class Runs:
                 )
             elif plan is not None:
                 plan = await self._plans.after(plan, run, event)
+                if isinstance(event, RunPlaced):
+                    place = Place(moment.sequence, moment.run, event.request)
+                    ahead = await self._ahead(run.lane, place, run.places, domain)
+                    behind = ahead.run if ahead else ""
+                    event = RunPlaced(event.request, ahead is not None, behind)
                 run = apply(plan, run, event, moment)
             else:
                 run = without_definition(run, moment)
@@ -425,11 +441,10 @@ class Runs:
             run = concluded(plan, run, await self._inputs.misfit(plan, run), moment)
         return run
 
-    async def _ahead(self, event: RunRequested, moment: Moment, domain: str) -> Place | None:
-        if not event.lane:
+    async def _ahead(self, lane: str, place: Place, places: int, domain: str) -> Place | None:
+        if not lane:
             return None
-        place = Place(moment.sequence, moment.run)
-        ahead = await self._lanes.ahead(Lane.named(event.lane, domain), place, event.places)
+        ahead = await self._lanes.ahead(Lane.named(lane, domain), place, places)
         failpoints.reach("engine.lane-asked")
         return ahead
 

@@ -32,6 +32,7 @@ from treadle.engine.pauses import Pauses
 from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
+from treadle.engine.versions import Versions
 from treadle.sdk import failpoints
 from treadle.sdk.errors import InvalidPayload, StoredUnreadable
 from treadle.sdk.messages import (
@@ -83,6 +84,7 @@ class Steps:
         inbox: Inbox,
         pauses: Pauses,
         admission: Admission,
+        versions: Versions,
     ) -> None:
         self._registers = registers
         self._documents = documents
@@ -93,6 +95,7 @@ class Steps:
         self._pauses = pauses
         self._admission = admission
         admission.find_step, admission.on_held = self._step, self.released
+        self._versions = versions
 
     async def handle(
         self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
@@ -135,10 +138,11 @@ class Steps:
         step = await self._step(address, task)
         if step is None:
             return Answer.LATER
+        step, at = await self._versions.at(step, placed, event)
         newest = await self._newest(address, event)
         is_paused = await self._pauses.holds(address.run)
-        new = advance(step, placed, event, moment, newest, is_paused=is_paused)
-        if new is register:
+        new = advance(step, at, event, moment, newest, is_paused=is_paused)
+        if new is at.register:
             if isinstance(event, TimerFired):
                 # Fired early: the redo of an older event has replaced the schedule that stands.
                 await self.set_timers(address, register)
@@ -234,8 +238,9 @@ class Steps:
             if step is None:
                 return placed
             is_paused = await self._pauses.holds(address.run)
-            new = advance(step, placed, message.event, message.moment, is_paused=is_paused)
-            if new is placed.register:
+            step, at = await self._versions.at(step, placed, message.event)
+            new = advance(step, at, message.event, message.moment, is_paused=is_paused)
+            if new is at.register:
                 return placed
             standing = await self._moved(address, placed, new, message.moment)
             if standing is None:

@@ -126,6 +126,24 @@ def read_duration(option: str, text: str | None) -> tuple[timedelta | None, time
     return to or None, by or None
 
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def read_delay(option: str, text: str | None) -> timedelta | None:
+    """Return the delay of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``; without a unit, seconds."""
+    if text is None:
+        return None
+    number, unit_s = text, 1
+    if text and text[-1] in _UNITS_S:
+        number, unit_s = text[:-1], _UNITS_S[text[-1]]
+    try:
+        return timedelta(seconds=float(number) * unit_s)
+    except (ValueError, OverflowError) as exc:
+        raise _error(
+            f"{option} {text!r} is not a delay. Write a number and its unit: 90s, 15m, 2h or 1d."
+        ) from exc
+
+
 def _error(text: str) -> UserError:
     # Imported when needed only: help and completion answer without the SDK.
     from treadle.sdk.errors import UserError

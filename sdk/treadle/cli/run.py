@@ -53,6 +53,19 @@ def start(
         int,
         typer.Option("--priority", metavar="N", help="-100 to 100; higher ones wait less."),
     ] = 0,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Begin then, as 2027-01-31T09:00:00+01:00."),
+    ] = None,
+    in_: Annotated[
+        str | None, typer.Option("--in", metavar="DELAY", help="Begin after 90s, 15m, 2h or 1d.")
+    ] = None,
+    version_policy: Annotated[
+        str | None,
+        typer.Option(
+            "--version-policy", metavar="pin|latest", help="Whether its loops take newer versions."
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what happens until it ends.")
     ] = False,
@@ -77,6 +90,9 @@ def start(
         lane=lane,
         singleton=singleton,
         priority=priority,
+        start_at=at,
+        start_after=options.read_delay("--in", in_),
+        version_policy=version_policy,
         watch=watch,
         wait=wait,
         timeout_s=timeout,

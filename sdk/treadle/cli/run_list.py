@@ -31,7 +31,8 @@ def list_(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only requested, queued, running, parked, completed, failed or cancelled; "
+            help="Only those that are requested, scheduled, queued, running, paused, parked, "
+            "completed, failed or cancelled; "
             "repeatable.",
         ),
     ] = None,

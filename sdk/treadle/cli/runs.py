@@ -22,6 +22,7 @@ from treadle.sdk.errors import (
 from treadle.sdk.messages import MetadataValue
 from treadle.sdk.settings import Settings
 from treadle.sdk.singletons import check_policy
+from treadle.sdk.versions import checked_policy
 
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
@@ -39,6 +40,9 @@ class Start:
     lane: str | None
     singleton: str | None
     priority: int
+    start_at: str | None
+    start_after: timedelta | None
+    version_policy: str | None
     watch: bool
     wait: bool
     timeout_s: float | None
@@ -88,6 +92,9 @@ async def start(client: Client, request: Start, *, as_json: bool) -> int:
         lane=request.lane,
         singleton=check_policy(request.singleton) if request.singleton is not None else None,
         priority=request.priority,
+        start_at=request.start_at,
+        start_after=request.start_after,
+        version_policy=checked_policy(request.version_policy),
     )
     if request.watch:
         code = await watch(client, handle.id, request.timeout_s, as_json=as_json)

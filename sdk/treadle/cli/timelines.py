@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BAR_CHARS = 24
 _MARKS = {
     "attempt": "█",
-    "pause": "·",
+    **dict.fromkeys(("pause", "scheduled"), "·"),
     **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval", "child"), "░"),
     **dict.fromkeys(("choice", "respond"), "▏"),
 }

@@ -81,6 +81,9 @@ def loops_of(view: RunView) -> frozenset[str]:
 
 def _facts(view: RunView) -> list[str]:
     facts = [f"requested {date(view.requested_ms)}, version {view.definition}"]
+    if view.starts_ms:
+        began = "begins" if view.status == "scheduled" else "scheduled for"
+        facts.append(f"{began} {date(view.starts_ms)}")
     if view.ended_ms:
         facts.append(f"ended {date(view.ended_ms)}, after {age(view.ended_ms - view.requested_ms)}")
     if view.forked_from is not None:
@@ -176,6 +179,8 @@ def _took(view: RunView) -> str:
 def _why(view: RunView) -> str:
     if view.ahead is not None:
         return queued_text(view.lane, view.ahead)
+    if view.status == "scheduled":
+        return f"begins {date(view.starts_ms)}"
     if view.failure is None:
         return f"started by {view.parent.run}" if view.parent else ""
     where = f"{view.failed_step}: " if view.failed_step else ""

@@ -24,6 +24,7 @@ from treadle.sdk.definition import (
     OnTimeout,
     Retry,
     Singleton,
+    VersionPolicy,
     WorkflowDefinition,
 )
 from treadle.sdk.validation import definition_from
@@ -71,6 +72,7 @@ class Workflow(Generic[InputT]):
         singleton_key: str = "",
         concurrency: int = 0,
         concurrency_key: str = "",
+        version_policy: VersionPolicy = "pin",
     ) -> None:
         """Begin a workflow.
 
@@ -79,7 +81,8 @@ class Workflow(Generic[InputT]):
         ``singleton`` is what a start does that finds another run, of the workflow or of the same
         ``singleton_key``, an expression over ``input``: docs/singletons.md. Of the runs of a
         ``concurrency_key`` so many are under way at once as ``concurrency`` says; further starts
-        wait in their order: docs/flow-control.md.
+        wait in their order: docs/flow-control.md. With the ``version_policy`` ``latest`` the loops
+        of a run take the newest version with each iteration: docs/versions.md.
         """
         self.name = name
         self.input_type: type[InputT] | None = None if isinstance(input, dict) else input
@@ -96,6 +99,7 @@ class Workflow(Generic[InputT]):
             "singleton_key": singleton_key,
             "concurrency": concurrency,
             "concurrency_key": concurrency_key,
+            "version_policy": version_policy,
         }
 
     def task(

@@ -23,6 +23,7 @@ from treadle.sdk.rfc3339 import moment_ms
 Backoff = Literal["fixed", "linear", "exponential"]
 OnLimit = Literal["fail", "wrap_up", "park"]
 OnTimeout = Literal["fail", "complete"]
+VersionPolicy = Literal["pin", "latest"]
 Singleton = Literal["none", "skip", "queue", "cancel_older"]
 OnExhausted = Literal["fail", "park"]
 
@@ -351,6 +352,9 @@ class WorkflowDefinition(
     """So many runs at a time: further starts wait in their order; 0 is unlimited."""
     concurrency_key: str = ""
     """So many for each value of this expression over ``input``; empty is for all."""
+    version_policy: VersionPolicy = "pin"
+    """``pin``: a run finishes on the version with which it was requested. ``latest``: each of its
+    loops takes the newest version of its step with every iteration."""
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; raise ``KeyError`` if there is none."""

@@ -7,6 +7,7 @@ stream stores them: ``docs/lanes.md`` says what follows from that.
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,15 @@ _KEY_CHARS = 32
 """Hexadecimal digits, 128 bits: no two names meet by chance."""
 
 
+class Place(NamedTuple):
+    """A request of a lane, or the event with which a scheduled run has entered it."""
+
+    sequence: int
+    run: str
+    request: int = 0
+    """Of a run that has entered: the sequence of its request; 0 is a request itself."""
+
+
 class LaneRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What is kept of a lane: how far it has come. A hint, never what decides.
 
@@ -29,9 +39,9 @@ class LaneRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: int = 0
     """Every request of the lane up to this sequence of the events stream is over, but those in
     ``under_way``."""
-    under_way: tuple[tuple[int, str], ...] = ()
-    """Requests up to ``after`` that may not be over, as sequence and run, in their order. In a
-    lane of one place there are none."""
+    under_way: tuple[Place, ...] = ()
+    """Requests up to ``after`` that may not be over, in their order. In a lane of one place there
+    are none."""
     waiting: bool = False
     """Behind it was one that is not."""
 

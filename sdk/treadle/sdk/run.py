@@ -20,12 +20,16 @@ from treadle.sdk.definition import (
     SleepStep,
     Step,
     SubWorkflowStep,
+    VersionPolicy,
     WaitStep,
 )
 from treadle.sdk.messages import Failure, Fork, MetadataValue
 from treadle.sdk.spending import NOTHING, Spent
 
-RunStatus = Literal["queued", "running", "paused", "parked", "completed", "failed", "cancelled"]
+RunStatus = Literal[
+    "scheduled", "queued", "running", "paused", "parked", "completed", "failed", "cancelled"
+]
+NOT_BEGUN: frozenset[str] = frozenset({"scheduled", "queued"})
 StepStatus = Literal[
     "waiting", "deciding", "active", "parked", "completed", "skipped", "failed", "cancelled"
 ]
@@ -128,7 +132,9 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     run: str
     workflow: str
     definition: str
-    """Content hash of the definition the run is pinned to."""
+    """Content hash of the definition the run is pinned to: which steps it has."""
+    version_policy: VersionPolicy = "pin"
+    """Whether its loops take newer versions."""
     domain: str = "main"
     status: RunStatus = "running"
     failure: Failure | None = None
@@ -144,6 +150,10 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     deadline_ms: int = 0
     """End of the run's ``timeout_s``, which begins with its first step; 0 is none."""
     ended_ms: int = 0
+    starts_ms: int = 0
+    """When a scheduled run begins, or was to begin; 0 is at once."""
+    placed: int = 0
+    """Sequence of the event with which a scheduled run has entered its lane; 0 is none."""
     lane: str = ""
     """The run is queued while ``places`` earlier requests of this lane are not over; empty is
     no lane."""
@@ -181,6 +191,11 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     write: str = ""
     """Nonce of the write: recognises a compare-and-set whose acknowledgement was lost."""
+
+    @property
+    def place(self) -> int:
+        """Sequence of the event that is the run's place in its lane; 0 while it has none."""
+        return self.placed if self.starts_ms else self.requested
 
     @property
     def is_terminal(self) -> bool:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from treadle.sdk import conditions
-from treadle.sdk.definition import Singleton, WorkflowDefinition
+from treadle.sdk.beginning import AT_ONCE, When
+from treadle.sdk.definition import Singleton, VersionPolicy, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem, UserError
 from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
 from treadle.sdk.limits import CONDITION_CHARS_MAX, PLACES_MAX
@@ -28,13 +29,16 @@ _DIGEST_CHARS = 32
 
 
 class Placed(NamedTuple):
-    """Where a start queues, and what it does about the runs before it."""
+    """Where a start queues, what it does about the runs before it, when it begins, and whether its
+    loops follow newer versions (empty is what the workflow says)."""
 
     lane: str = ""
     singleton: Singleton = "none"
     priority: int = 0
     places: int = 1
     """Runs of the lane that may be active at once."""
+    when: When = AT_ONCE
+    version_policy: VersionPolicy | Literal[""] = ""
 
 
 def placed(

@@ -372,7 +372,7 @@ def _timer(step: Work, register: LiveRegister, event: TimerFired, moment: Moment
             return msgspec.structs.replace(register.task, parent=moment.id)
         case "step_deadline":
             return bounds.deadline(step, register, moment)
-        case "run_deadline":
+        case "run_deadline" | "run_start":
             return register
         case _:
             assert_never(event.kind)

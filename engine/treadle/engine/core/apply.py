@@ -1,9 +1,11 @@
 """One run: its document and an event give the next document.
 
     (nothing) ──RunRequested──> queued ──LaneGranted──> running
+    (nothing) ──RunRequested──> scheduled ──TimerFired──> running | queued
     (nothing) ──RunRequested──> running ──every step is over──> completed
     running ──a step failed and nothing handles it, the run's deadline──> failed
-    queued | running | parked ──CancelRequested | RunSuperseded | ParentEnded──> cancelled
+    scheduled | queued | running | parked ──CancelRequested | RunSuperseded | ParentEnded──>
+        cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
     running | parked <──ResumeRequested── paused <──PauseRequested── running | parked
 
@@ -20,8 +22,14 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import children, pausing, singletons, waits
-from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked, StepResumed
+from treadle.engine.core import children, pausing, scheduling, singletons, waits
+from treadle.engine.core.facts import (
+    ChildStarted,
+    RunPlaced,
+    StepEnded,
+    StepParked,
+    StepResumed,
+)
 from treadle.engine.core.fitting import raw_misfit
 from treadle.engine.core.forking import Taken, first_steps, taken_over
 from treadle.engine.core.maps import chunk_ended
@@ -64,6 +72,7 @@ deposed leader may have answered, which does not know what was stored last."""
 
 RunEvent = (
     RunRequested
+    | RunPlaced
     | LaneGranted
     | SignalReceived
     | MessageSent
@@ -129,10 +138,14 @@ def request(
         return end(run, "failed", moment, failure=failure)
     if event.fork is not None:
         run = taken_over(plan, run, event.fork, kept)
+    policy = event.version_policy or plan.definition.version_policy
+    run = msgspec.structs.replace(run, version_policy=policy)
     schema = plan.definition.input_schema
     unfit = raw_misfit("invalid_input", "the run's input", schema, event.input)
     if unfit is not None:
         return end(run, "failed", moment, failure=unfit)
+    if later := scheduling.scheduled(run, event, moment):
+        return later
     if is_queued and behind and event.singleton == "skip":
         return singletons.skipped(run, behind, moment)
     if is_queued:
@@ -162,8 +175,12 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
     match event:
         case RunRequested():
             return run
+        case RunPlaced():
+            placed = scheduling.placed(run, event, moment)
+            is_first = placed is not run and not event.is_queued
+            return _begin(plan, placed, moment) if is_first else placed
         case LaneGranted():
-            if run.status != "queued" or event.request != run.requested:
+            if run.status != "queued" or event.request != run.place:
                 return run
             return _begin(plan, run, moment)
         case SignalReceived():
@@ -366,14 +383,25 @@ def _resume(plan: Plan, run: RunDocument, event: ResumeRequested, moment: Moment
     return settled(plan, resumed, moment)
 
 
+def _beginning(run: RunDocument) -> str:
+    """Return from what on the time of a run counts."""
+    if run.lane:
+        return "start in its lane"
+    return "start" if run.starts_ms else "request"
+
+
 def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> RunDocument:
+    if event.kind == "run_start":
+        if not scheduling.is_due(run, moment):
+            return run
+        return scheduling.due(run) or _begin(plan, run, moment)
     if event.kind == "run_deadline":
         if not run.deadline_ms or moment.ms < run.deadline_ms or run.undoing:
             return run
         failure = Failure(
             "run_timeout",
             f"the run was not finished {_timeout_ms(plan, run) / 1000:g} s after its "
-            f"{'start in its lane' if run.lane else 'request'}",
+            f"{_beginning(run)}",
             retryable=False,
         )
         return stop(plan, run, "failed", moment, failure=failure)

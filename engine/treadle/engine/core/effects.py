@@ -19,6 +19,7 @@ from treadle.engine.core.flow import gated, slots_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
 from treadle.engine.core.plan import Plan
+from treadle.engine.core.scheduling import is_entering
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -96,6 +97,10 @@ class ForgetWaiter(msgspec.Struct, frozen=True):
     step: str
 
 
+class EnterLane(msgspec.Struct, frozen=True):
+    """It is time for a scheduled run: its lane has to have a place for it."""
+
+
 class SettleLane(msgspec.Struct, frozen=True):
     """Whoever is first in the run's lane has to know it: the run is queued, or has left it."""
 
@@ -136,6 +141,7 @@ Command = (
     | AwaitEvent
     | ForgetWaiter
     | Supersede
+    | EnterLane
     | SettleLane
     | SettlePause
     | StartChild
@@ -157,7 +163,10 @@ def of_document(
         told = (TellParent(),) if run.parent and not run.parent.detached else ()
         return (*_of_ended_run(plan, run), *others, *told)
     if run.status == "queued":
-        return others
+        return (EnterLane(),) if is_entering(run) else others
+    if run.status == "scheduled":
+        fired = TimerFired(kind="run_start", due_ms=run.starts_ms)
+        return (SetTimer("start", run.starts_ms, fired),)
     assert plan is not None
     commands: list[Command] = []
     if run.pause is not None:
@@ -227,7 +236,7 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
     if commands:
         commands.append(NotifyCancel(_why(run)))
     commands.extend(children)
-    if plan.may_set_timers or run.deadline_ms:
+    if plan.may_set_timers or run.deadline_ms or run.starts_ms or run.version_policy == "latest":
         commands.append(ClearTimers())
     return [*commands, *_of_waits_over(plan, run)]
 
@@ -362,11 +371,14 @@ def first_task(
         deadline_ms=entry.started_ms + duration_ms if duration_ms else 0,
         budget_warn_at=step.budget_warn_at,
         budget_force_at=step.budget_force_at,
-        limits=_limits(step),
+        limits=limits_of(step),
+        # What a planner has planned is in no version.
+        follows=run.version_policy == "latest" and step.id not in plan.planner_of,
     )
 
 
-def _limits(step: AgentLoopStep) -> SpendingLimits:
+def limits_of(step: AgentLoopStep) -> SpendingLimits:
+    """Return what a loop may use."""
     limits = SpendingLimits(
         tool_calls=step.max_tool_calls,
         input_tokens=step.max_input_tokens,

@@ -49,6 +49,16 @@ class StepResumed(msgspec.Struct, frozen=True):
     position: int = 0
 
 
+class RunPlaced(msgspec.Struct, frozen=True):
+    """A scheduled run has entered its lane, and somebody has looked who is before it."""
+
+    request: int
+    """Sequence of the request it is for."""
+    is_queued: bool
+    behind: str = ""
+    """The run before it, if it is known."""
+
+
 class StepDecided(msgspec.Struct, frozen=True):
     """What decides about a step was asked, when it was its turn."""
 

@@ -17,17 +17,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from treadle.engine.core.moment import Moment
-from treadle.sdk.lanes import LaneRecord
+from treadle.sdk.lanes import LaneRecord, Place
 from treadle.sdk.messages import Failure, RunRequested
 from treadle.sdk.run import TERMINAL, RunDocument
-
-
-class Place(NamedTuple):
-    """A request of a lane."""
-
-    sequence: int
-    run: str
-
 
 UNREADABLE = "unreadable"
 
@@ -42,6 +34,8 @@ class Glimpse(msgspec.Struct, frozen=True):
     workflow: str = ""
     definition: str = ""
     places: int = 1
+    starts_ms: int = 0
+    placed: int = 0
 
 
 Standing = Literal["coming", "queued", "active", "over"]
@@ -56,7 +50,12 @@ def standing(place: Place, document: Glimpse | None) -> Standing:
         return "coming"
     if document.status in TERMINAL or document.status == UNREADABLE:
         return "over"
-    if document.requested != place.sequence:
+    if place.request:
+        if document.requested == place.request and not document.placed:
+            return "coming"  # Its run does not know yet that it is there.
+        if document.placed != place.sequence:
+            return "over"  # It has entered by another event, or is another run of that id.
+    elif document.requested != place.sequence or document.starts_ms:
         # A second request of the same run: the document was made from the other.
         return "over"
     return "queued" if document.status == "queued" else "active"
@@ -89,7 +88,7 @@ def noted(lane: str, entries: Sequence[Entry], over: int, places: int) -> LaneRe
     engines that know of no more places read the record too.
     """
     requests = tuple(entry.place for entry in entries)
-    after = max(over, *(at for at, _ in requests)) if requests and places > 1 else over
+    after = max(over, *(place.sequence for place in requests)) if requests and places > 1 else over
     under_way = tuple(place for place in requests if place.sequence <= after)
     return LaneRecord(lane=lane, after=after, under_way=under_way, waiting=bool(requests))
 

@@ -36,7 +36,7 @@ from treadle.sdk.definition import (
     wakes_ms,
 )
 from treadle.sdk.messages import Failure
-from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, StepStatus
+from treadle.sdk.run import NOT_BEGUN, UNDER_WAY, RunDocument, StepEntry, StepStatus
 
 UNKNOWN = Failure("unknown", "the step's document names no cause", retryable=False)
 
@@ -143,7 +143,9 @@ def to_conclude(plan: Plan, run: RunDocument) -> bool:
     """True if the result of a run has to be looked at before the document is stored."""
     if plan.definition.output_schema is None or run.is_terminal or run.undoing:
         return False
-    return run.status != "queued" and not any(e.status in UNDER_WAY for e in run.steps.values())
+    return run.status not in NOT_BEGUN and not any(
+        e.status in UNDER_WAY for e in run.steps.values()
+    )
 
 
 def concluded(plan: Plan, run: RunDocument, failure: Failure | None, moment: Moment) -> RunDocument:

@@ -26,7 +26,7 @@ def skipped(run: RunDocument, behind: str, moment: Moment) -> RunDocument:
 
 def superseded(plan: Plan, run: RunDocument, event: RunSuperseded, moment: Moment) -> RunDocument:
     """Cancel a run because a later start takes its place; one that undoes already goes on."""
-    if event.request != run.requested or run.undoing:
+    if event.request != run.place or run.undoing:
         return run
     text = f"run {event.by!r} was started in {run.lane!r} after it, and takes its place"
     failure = Failure(SINGLETON, text, retryable=False)

@@ -96,7 +96,7 @@ class Table:
     def _put(self, key: str, sequence: int, facts: Facts | None) -> None:
         run = facts or _DELETION
         labels = msgspec.json.encode(run.metadata) if run.metadata else b""
-        at_ms, requested = run.requested_ms, run.requested
+        at_ms, requested = run.requested_ms, run.place
         values = (key, sequence, run.workflow, run.status, at_ms, requested, run.lane, labels)
         known = self._db.execute(_KNOWN, (key,)).fetchone()
         if known is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import Raw
@@ -49,7 +50,13 @@ from treadle.sdk.client.triggers import Triggers
 from treadle.sdk.client.view import RunView
 from treadle.sdk.client.waiter import Deadline, Waiter
 from treadle.sdk.client.watching import history, watch
-from treadle.sdk.definition import ApprovalStep, Singleton, WorkflowDefinition, content_hash
+from treadle.sdk.definition import (
+    ApprovalStep,
+    Singleton,
+    VersionPolicy,
+    WorkflowDefinition,
+    content_hash,
+)
 from treadle.sdk.errors import UnknownWorkflow
 from treadle.sdk.flow import check_priority
 from treadle.sdk.ids import check_id
@@ -58,6 +65,7 @@ from treadle.sdk.listing.wire import position_of
 from treadle.sdk.messages import MessageKind, WorkerPresence
 from treadle.sdk.metadata import Given
 from treadle.sdk.run import RunDocument
+from treadle.sdk.scheduling import when
 from treadle.sdk.settings import Settings
 from treadle.sdk.singletons import placed
 from treadle.sdk.subjects import MAIN_DOMAIN
@@ -139,6 +147,9 @@ class Client(Operations):
         trace: TraceMode | None = None,
         singleton: Singleton | None = None,
         priority: int = 0,
+        start_at: datetime | str | None = None,
+        start_after: timedelta | float | None = None,
+        version_policy: VersionPolicy | None = None,
     ) -> RunHandle:
         """Start a run; a workflow given as an object is registered first.
 
@@ -155,9 +166,14 @@ class Client(Operations):
         ``priority``, -100 to 100, counts among those that wait for a limit instead of the one of
         its steps: docs/flow-control.md.
 
+        With ``start_at``, a time with its zone, or ``start_after``, a delay, the run is scheduled:
+        it is there at once and begins then. ``version_policy`` is the workflow's own unless it is
+        given: see ``docs/versions.md``.
+
         ``trace`` says how the run's trace relates to the span in which it is started: ``link``
         (a trace of its own, the default), ``join`` (part of the caller's) or ``off``.
         """
+        begins = when(start_at, start_after)
         origin = calling.origin(trace)
         if isinstance(workflow, str):
             name = check_id("workflow name", workflow)
@@ -172,6 +188,7 @@ class Client(Operations):
             version = await self.register(definition)
         place = placed(definition, raw, lane, singleton)
         place = place._replace(priority=check_priority(priority))
+        place = place._replace(when=begins, version_policy=version_policy or "")
         run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)

@@ -1,9 +1,9 @@
 """What happened in a run, for readers: stored events decoded, and changes read off its document.
 
 ``run.requested``, ``step.continued``, ``task.lost`` and the other names of ``messages.py`` are
-stored events, with a sequence. ``run.queued``, ``step.started``, ``step.ended``, ``run.parked``,
-``run.resumed`` and ``run.ended`` have none: the engine decides them, and they are seen in the
-run's document.
+stored events, with a sequence. ``run.scheduled``, ``run.queued``, ``step.started``,
+``step.ended``, ``run.parked``, ``run.resumed`` and ``run.ended`` have none: the engine decides
+them, and they are seen in the run's document.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from treadle.sdk.messages import (
     Event,
     EventMatched,
     Failure,
+    LaneEntered,
     LaneGranted,
     MessageSent,
     OutcomeKept,
@@ -145,7 +146,7 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             name = f"{event.name} {event.id}".rstrip()
             told = _with(base, step=event.step, name=name, value=event.payload)
             return _with(told, failure=event.failure)
-        case LaneGranted():
+        case LaneEntered() | LaneGranted():
             return _with(base, name=event.lane)
         case ChildEnded():
             return _with(

@@ -128,6 +128,8 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> str:
         caller=origin.caller,
         trace_state=origin.state,
         parent=None,  # The step that started the source is over, or waits for that run.
+        start_at_ms=0,
+        start_after_ms=0,
         fork=forked,
     )
     given_input = made.given.input if made is not None and wanted.has_input else None

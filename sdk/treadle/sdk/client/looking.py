@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from treadle.sdk.client import requests
+from treadle.sdk.client.following import kept_notes
 from treadle.sdk.client.living import living
 from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.queueing import ahead_of
@@ -50,6 +51,7 @@ async def look(store: Store, run: str) -> Look:
     ahead = await ahead_of(store, document) if document.status == "queued" else None
     view = of_document(document, definition, registers, presence, ahead)
     notes = tuple(damaged_note(run, error) for error in damaged)
+    notes += await kept_notes(store, document, view.steps)
     view = msgspec.structs.replace(view, notes=(*notes, *view.notes)) if notes else view
     return Look(
         view=view,

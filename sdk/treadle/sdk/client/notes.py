@@ -40,6 +40,8 @@ NoteKind = Literal[
     "note",
     "engine_down",
     "requested",
+    "scheduled",
+    "version_kept",
     "lane_queued",
     "lane_next",
     "unserved",
@@ -78,6 +80,8 @@ def notes_of(
 ) -> tuple[Note, ...]:
     """Return what a person should know of a live run."""
     notes = list(engine_notes(presence))
+    if document.status == "scheduled":
+        notes.append(_scheduled_note(document))
     if document.status == "queued" and ahead is not None:
         notes.append(_queued_note(document.lane, ahead))
     if document.pause is not None and document.is_paused:
@@ -126,6 +130,18 @@ def _paused_note(run: str, pause: Pause, steps: Sequence[StepView]) -> Note:
 def _child_note(step: StepView) -> Note:
     text = f"step {step.id!r} waits for run {step.child} of workflow {step.workflow!r}"
     return Note(text, f"treadle explain {step.child}", "child_wait", step.id)
+
+
+def _scheduled_note(document: RunDocument) -> Note:
+    text = f"it begins at {date(document.starts_ms)}"
+    if document.lane:
+        text = f"{text}, and enters lane {document.lane!r} then"
+    return Note(text, f"treadle run cancel {document.run}", "scheduled")
+
+
+def version_note(step: str, why: str) -> Note:
+    """Return that a loop which takes newer versions keeps its own."""
+    return Note(f"step {step!r} keeps its version: {why}", "", "version_kept", step)
 
 
 def _undoing_note(document: RunDocument) -> Note:

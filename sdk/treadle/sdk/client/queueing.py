@@ -42,7 +42,7 @@ def is_ahead(document: RunDocument | None, sequence: int) -> bool:
     """Whether an earlier request still has to end, given its run's document."""
     if document is None:
         return True
-    return not document.is_terminal and document.requested == sequence
+    return not document.is_terminal and document.place == sequence
 
 
 async def _glance(store: Store, run: str) -> RunDocument | None:
@@ -59,10 +59,10 @@ async def _requests_before(store: Store, run: RunDocument) -> list[tuple[int, st
     stored = await store.js.last(s.lanes_stream, s.lane(key, run.domain))
     record = read(_record, stored) if stored and stored.data else LaneRecord(lane=run.lane)
     lane = s.requests_of_lane(key, run.domain)
-    found = [each for each in record.under_way if each[0] < run.requested]
+    found = [(each.sequence, each.run) for each in record.under_way if each.sequence < run.place]
     after = record.after
     async for request in store.js.read(s.events_stream, lane, start=after + 1):
-        if request.sequence >= run.requested or len(found) > AHEAD_MAX:
+        if request.sequence >= run.place or len(found) > AHEAD_MAX:
             break
         found.append((request.sequence, s.parse_event(request.subject).run))
     return found

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from treadle.sdk import payload, schema_check, spending
+from treadle.sdk.beginning import When
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.raising import raise_past
@@ -36,6 +37,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import RunDocument
+from treadle.sdk.scheduling import begins_text
 from treadle.sdk.singletons import Placed
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
@@ -65,6 +67,9 @@ async def start(
         singleton=place.singleton,
         places=place.places,
         priority=place.priority,
+        version_policy=place.version_policy,
+        start_at_ms=place.when.at_ms,
+        start_after_ms=place.when.after_ms,
         trace=origin.ref,
         caller=origin.caller,
         trace_state=origin.state,
@@ -250,7 +255,7 @@ async def requested(
 
 async def _store(store: Store, run: str, verb: str, nonce: str, event: ClientEvent) -> None:
     subject = store.subjects.event(run)
-    if isinstance(event, RunRequested) and event.lane:
+    if isinstance(event, RunRequested) and event.lane and not event.is_scheduled:
         subject = store.subjects.request(run, lane_key(event.lane))
     await store.js.store(
         subject,
@@ -287,7 +292,17 @@ async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:
             f"was started {_in(have)}, not {_in(wanted)}",
             f"Choose another run id, or see the run: `treadle run show {run}`.",
         )
+    if _when(have) != _when(wanted):
+        raise RunConflict(
+            run,
+            f"was started to begin {begins_text(_when(have))}, not {begins_text(_when(wanted))}",
+            f"Choose another run id, or cancel it first: `treadle run cancel {run}`.",
+        )
     return True
+
+
+def _when(request: RunRequested) -> When:
+    return When(request.start_at_ms, request.start_after_ms)
 
 
 def _in(request: RunRequested) -> str:

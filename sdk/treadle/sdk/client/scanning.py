@@ -62,9 +62,9 @@ class _Lanes:
         self._active: dict[str, list[tuple[int, str]]] = {}
         for run, facts in runs.items():
             if facts.status == "queued":
-                self._queued.setdefault(facts.lane, []).append(facts.requested)
-            else:
-                self._active.setdefault(facts.lane, []).append((facts.requested, run))
+                self._queued.setdefault(facts.lane, []).append(facts.place)
+            elif facts.status != "scheduled":
+                self._active.setdefault(facts.lane, []).append((facts.place, run))
         for requests in self._queued.values():
             requests.sort()
 
@@ -73,6 +73,6 @@ class _Lanes:
         facts = self._runs.get(run)
         if facts is None or facts.status != "queued":
             return -1, ""
-        active = [each for each in self._active.get(facts.lane, ()) if each[0] < facts.requested]
-        before = bisect.bisect_left(self._queued[facts.lane], facts.requested)
+        active = [each for each in self._active.get(facts.lane, ()) if each[0] < facts.place]
+        before = bisect.bisect_left(self._queued[facts.lane], facts.place)
         return before + len(active), min(active, default=(0, ""))[1]

@@ -125,6 +125,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """What it has used, as far as its executions told."""
     limits: SpendingLimits = UNLIMITED
     """Bounds on that, of a live step."""
+    version: str = ""
+    """Of a live loop that takes newer versions: the one of this iteration."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, of one that waits."""
     branch: str = ""
@@ -164,6 +166,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = ""
     requested_ms: int = 0
     deadline_ms: int = 0
+    starts_ms: int = 0
+    """When a scheduled run begins, or was to begin; 0 is at once."""
     ended_ms: int = 0
     failure: Failure | None = None
     failed_step: str = ""
@@ -289,6 +293,7 @@ def of_document(
         definition=document.definition,
         requested_ms=document.requested_ms,
         deadline_ms=document.deadline_ms,
+        starts_ms=document.starts_ms,
         ended_ms=document.ended_ms,
         failure=document.failure,
         failed_step=document.failed_step,
@@ -462,4 +467,5 @@ def _of_task(view: StepView, task: Task, doing: Doing, since_ms: int, due_ms: in
         failure=view.failure or task.last_failure,
         spent=task.spent + task.spent_now,
         limits=task.limits,
+        version=task.definition if task.follows else "",
     )

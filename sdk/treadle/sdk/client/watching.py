@@ -31,6 +31,7 @@ from treadle.sdk.messages import (
     TaskLost,
 )
 from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.times import date
 from treadle.sdk.wording import items_text
 
 
@@ -135,8 +136,17 @@ def changes_between(old: RunDocument | None, new: RunDocument, written_ms: int) 
     ``written_ms`` is when the newer one was written, for changes that carry no time.
     """
     changes: list[RunEvent] = []
-    if old is None and new.status == "queued":
-        at_ms = new.requested_ms
+    if old is None and new.starts_ms:
+        changes.append(
+            RunEvent(
+                kind="run.scheduled",
+                run=new.run,
+                time_ms=new.requested_ms,
+                detail=f"begins {date(new.starts_ms)}",
+            )
+        )
+    if (old is None or old.status == "scheduled") and new.status == "queued":
+        at_ms = max(new.requested_ms, new.starts_ms)
         changes.append(RunEvent(kind="run.queued", run=new.run, time_ms=at_ms, name=new.lane))
     for step, entry in new.steps.items():
         before = old.steps.get(step) if old else None

@@ -29,8 +29,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "running"
     requested: Count = 0
     requested_ms: Count = 0
+    placed: Count = 0
     lane: str = ""
     metadata: Mapping[str, Label] = {}
+
+    @property
+    def place(self) -> int:
+        """Sequence of what is the run's place in its lane: its request, or its entry."""
+        return self.placed or self.requested
 
 
 _decoder = msgspec.json.Decoder(Facts)

@@ -4,7 +4,7 @@
             PauseRequested, ResumeRequested------------------------------->  events
     worker  --StepContinued, StepWaiting, StepCompleted, StepFailed, TaskLost, TaskDue---->  events
     timers  --TimerFired---------------------------------------------------->  fire subject
-    engine  --LaneGranted, EventMatched, ChildEnded, ParentEnded------------->  events
+    engine  --LaneEntered, LaneGranted, EventMatched, ChildEnded, ParentEnded------------->  events
     engine  --Task, Queued, Delayed, Sleeping, Parked, Ended (registers)---->  steps bucket
     worker  --Checkpoint---------------------------------------------------->  steps bucket
     engine  --RunDocument (``document.py`` of the engine's core)------------->  runs bucket
@@ -43,6 +43,7 @@ from treadle.sdk.messages.forks import Fork, OutcomeKept, RecordKept, StepGiven
 from treadle.sdk.messages.internal import (
     ChildEnded,
     EventMatched,
+    LaneEntered,
     LaneGranted,
     ParentEnded,
     RunSuperseded,
@@ -95,6 +96,7 @@ Event = (
     | Kept
     | ClientEvent
     | TimerFired
+    | LaneEntered
     | LaneGranted
     | RunSuperseded
     | EventMatched
@@ -126,6 +128,7 @@ __all__ = [
     "Inline",
     "ItemFailure",
     "Kept",
+    "LaneEntered",
     "LaneGranted",
     "Line",
     "LiveRegister",

@@ -9,7 +9,7 @@ import msgspec
 from treadle.sdk.messages.common import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
 
-TimerKind = Literal["step_deadline", "run_deadline", "wake"]
+TimerKind = Literal["step_deadline", "run_deadline", "run_start", "wake"]
 
 
 class _FromEngine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -43,6 +43,22 @@ class EventMatched(
     payload: msgspec.Raw = NO_RAW
     failure: Failure | None = None
     """Why no event can fit: what the match asks of the run is not there."""
+
+
+class LaneEntered(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag="run.lane_entered",
+    tag_field="event",
+    kw_only=True,
+):
+    """It is time for a scheduled run: its place in its lane is where this is stored. Twice is
+    once."""
+
+    lane: str
+    request: int
+    """Sequence of the request it is for: an id may be used again after its run has gone."""
 
 
 class LaneGranted(

@@ -61,6 +61,9 @@ class Task(
     """Sequence of the ``step.waiting`` whose asks this iteration looks at again; 0 is none."""
     trace: str = ""
     """The run's trace; empty is none."""
+    follows: bool = False
+    """Of a loop: each iteration begins under the newest version of the workflow. ``definition`` is
+    the one that this iteration is under."""
     chunk: MapChunk | None = None
     """The task works through a part of a map's list, and ``timeout_ms`` is an item's."""
     flow: Flow | None = None

@@ -28,6 +28,13 @@ class RunRequested(FromClient, frozen=True, tag="run.requested", tag_field="even
     """The run waits while so many earlier requests of its lane are not over."""
     priority: int = 0
     """Of the run among those that wait for a limit, -100 to 100; 0 leaves it to the steps."""
+    version_policy: Literal["", "pin", "latest"] = ""
+    """Whether its loops follow newer versions; empty is what the workflow says."""
+    start_at_ms: int = 0
+    """When the run begins; 0 is at once. A scheduled run enters its lane when it is time, so its
+    request is not among those of the lane."""
+    start_after_ms: int = 0
+    """How long after its request the run begins, instead of a time."""
     trace: str = ""
     """The run's trace as ``tracing.ids`` writes a reference; empty is none."""
     caller: str = ""
@@ -38,6 +45,11 @@ class RunRequested(FromClient, frozen=True, tag="run.requested", tag_field="even
     """The step of another run that started it; None for a run that clients or triggers start."""
     fork: Fork | None = None
     """What the run takes over of another one."""
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True if the run does not begin by its request."""
+        return self.start_at_ms > 0 or self.start_after_ms > 0
 
 
 class SignalReceived(

@@ -14,6 +14,7 @@ from treadle.sdk.testing.simulation import (
     Signal,
     SimulatedRun,
     SimulatedStep,
+    Version,
     simulate,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "Signal",
     "SimulatedRun",
     "SimulatedStep",
+    "Version",
     "crash_everywhere",
     "happened",
     "local",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,6 +77,19 @@ class Message(msgspec.Struct, frozen=True):
     kind: MessageKind = "steer"
     after_s: float = 0
     """Virtual seconds after the start."""
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A newer version of the workflow, that is registered while the run goes on."""
+
+    workflow: Workflow | WorkflowDefinition
+    after_s: float = 0
+    """Virtual seconds after the request."""
+
+    @property
+    def definition(self) -> WorkflowDefinition:
+        """The version; raise ``InvalidDefinition`` if it is none."""
+        return self.workflow.build() if isinstance(self.workflow, Workflow) else self.workflow
 
 
 class Resume(msgspec.Struct, frozen=True):
@@ -237,6 +251,8 @@ async def simulate(
     cancel_after_s: float | None = None,
     queued_s: float = 0,
     workflows: Sequence[Workflow | WorkflowDefinition] = (),
+    start_after_s: float = 0,
+    versions: Sequence[Version] = (),
 ) -> SimulatedRun:
     """Run the workflow to its end in virtual time and return how it stands.
 
@@ -245,9 +261,10 @@ async def simulate(
     ``messages`` lists messages to loops; ``events`` are published events, given like ``signals``.
     ``answers`` stands for the people who are asked: a function of an ask that returns a ``Reply``,
     or None for no answer yet. The run is paused after ``pause_after_s`` and resumed by ``resume``.
-    ``queued_s`` is how long
-    the run is queued in a lane behind others; the other times count from its request. ``workflows``
-    are those that its steps start; it goes on until their runs are over too. The run is
+    ``queued_s`` is how long the run is queued in a lane behind others, ``start_after_s`` how long
+    it is scheduled before; the other times count from its request. ``workflows`` are those that its
+    steps start; it goes on until their runs are over too. ``versions`` are registered in the
+    meantime, for loops that take newer ones. The run is
     returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
     ``HandlerError`` if the worker lacks a handler.
@@ -265,6 +282,8 @@ async def simulate(
         pause_after_s=pause_after_s,
         cancel_after_s=cancel_after_s,
         queued_s=queued_s,
+        start_after_s=start_after_s,
+        versions=versions,
         workflows=workflows,
     )
     # A thread of its own: the caller's loop runs in real time and cannot hold another one.
@@ -285,6 +304,8 @@ def prepared(
     pause_after_s: float | None = None,
     cancel_after_s: float | None = None,
     queued_s: float = 0,
+    start_after_s: float = 0,
+    versions: Sequence[Version] = (),
     workflows: Sequence[Workflow | WorkflowDefinition] = (),
 ) -> Callable[[Boundaries], SimulatedRun]:
     """Return what plays a simulated life with its boundaries, in a thread without a loop."""
@@ -299,6 +320,7 @@ def prepared(
         definition=plan.hash,
         input=msgspec.Raw(payload.encode("input of the run", input)),
         lane=SIMULATED_LANE if queued_s > 0 else "",
+        start_after_ms=round(start_after_s * 1000),
     )
     planned = [*_planned(signals), *_letters(messages)]
 
@@ -328,6 +350,12 @@ def prepared(
         async def main() -> SimulatedRun:
             _schedule(family, planned, resume, pause_after_s, cancel_after_s)
             _publish(family, events)
+            for number, newer in enumerate(versions):
+                world.after(
+                    f"version-{number}",
+                    newer.after_s,
+                    functools.partial(world.newer.register, newer.definition),
+                )
             world.publish(request)
             await world.wait_idle()
             return SimulatedRun(family, world, loop.time())

@@ -24,6 +24,7 @@ from treadle.engine.core import (
     lists,
     request,
 )
+from treadle.engine.core.facts import RunPlaced
 from treadle.engine.core.fitting import result_misfit
 from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
@@ -32,7 +33,6 @@ from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import (
     ApprovalStep,
     MapStep,
-    PlannerStep,
     SubWorkflowStep,
 )
 from treadle.sdk.given import asked_of
@@ -43,7 +43,7 @@ from treadle.sdk.messages import (
     Event,
     Inline,
     Kept,
-    LaneGranted,
+    LaneEntered,
     MessageSent,
     Parked,
     Register,
@@ -61,9 +61,9 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
-from treadle.sdk.planned import extended
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress, parse_chunk
+from treadle.sdk.testing.beginning import Beginning
 from treadle.sdk.testing.beside import Beside
 from treadle.sdk.testing.boundaries import LETS_LIVE, Boundaries, EngineDied, Side, Victim, Writer
 from treadle.sdk.testing.clock import VirtualLoop
@@ -73,6 +73,7 @@ from treadle.sdk.testing.executor import Executor
 from treadle.sdk.testing.family import Family
 from treadle.sdk.testing.limits import SimulatedLimits
 from treadle.sdk.testing.mortal import Workers
+from treadle.sdk.testing.newer import Newer, grown
 from treadle.sdk.testing.outputs import Outputs
 from treadle.sdk.testing.people import Answers, People
 from treadle.sdk.testing.telling import MOVES, fact_of, iterations_of, lost_of, missed
@@ -107,7 +108,7 @@ class World:
         self.run_id = run_id
         self._epoch_ms = now_ms
         self._loop = loop
-        self._queued_s = queued_s
+        self._beginning = Beginning(self, queued_s)
         self._sequence = 0
         self.registers: dict[str, Placed] = {}
         self.beside = Beside(self)
@@ -139,6 +140,7 @@ class World:
         self.outputs = Outputs(self)
         self._cuts: dict[str, lists.Cut] = {}
         """The lists of maps in pieces, by step."""
+        self.newer = Newer()
         self._people = People(self, answers)
         self._external = External(self)
         self._idle = asyncio.Event()
@@ -252,6 +254,9 @@ class World:
                         self._step_event(step_id, event, moment)
             case TimerFired() if event.type:
                 self._step_event(event.step, event, moment)
+            case LaneEntered():
+                self._run_event(RunPlaced(event.request, is_queued=True), moment)
+                self._beginning.entered(event.lane, moment)
             case _:
                 assert not isinstance(event, Kept), "a simulated run is made of no other"
                 self._run_event(event, moment)
@@ -260,13 +265,10 @@ class World:
     def _run_event(self, event: RunEvent, moment: Moment) -> None:
         if self.run is None:
             assert isinstance(event, RunRequested), event
-            is_queued = self._queued_s > 0
-            before = None
+            before, is_queued = None, self._beginning.is_queued
             self.run = request(self.plan, event, moment, MAIN_DOMAIN, is_queued=is_queued)
             self.input = event.input
-            if is_queued:
-                granted = LaneGranted(lane=event.lane, request=moment.sequence)
-                self.after("lane", self._queued_s, lambda: self.publish(granted))
+            self._beginning.requested(event, moment)
         else:
             if isinstance(event, Carrier):
                 self.payloads[moment.sequence] = handed_on(event, moment.ms)
@@ -327,7 +329,7 @@ class World:
         fact = fact_of(step_id, placed, is_moved=is_moved)
         self._drive_register(step_id)
         if isinstance(placed.register, Ended):
-            self._extend(step_id, placed.register)
+            self.plan = grown(self.plan, step_id, placed.register)
         if fact is not None:
             self._run_event(fact, moment)
 
@@ -338,14 +340,9 @@ class World:
         if is_current and event.head != self.beside.head(step_id):
             # Two executions of one task: neither is believed.
             event = TaskLost(step=step_id, type=step.type, token=placed.sequence)
-        return advance(step, placed, event, moment, newest, is_paused=self._is_paused())
-
-    def _extend(self, step_id: str, ended: Ended) -> None:
-        """Add to the run's plan what a planner has planned."""
-        is_planner = isinstance(self.plan.steps.get(step_id), PlannerStep)
-        if is_planner and ended.outcome == "completed" and step_id not in self.plan.plans:
-            definition, plans = extended(self.plan.definition, {step_id: bytes(ended.output)})
-            self.plan = Plan(definition, self.plan.hash, {**self.plan.plans, **plans})
+        step, at = self.newer.at(step, placed, event)
+        new = advance(step, at, event, moment, newest, is_paused=self._is_paused())
+        return placed.register if new is at.register else new
 
     # ---------------------------------------------------------------- effects
 
@@ -386,6 +383,8 @@ class World:
                     self._family.cancel(self, step_id, attempt, reason)
                 case effects.TellParent():
                     self._family.tell(self, self.plan)
+                case effects.EnterLane():
+                    self._beginning.enter(self.run)
                 case effects.SettleLane() | effects.Supersede():
                     pass  # Who else is in the lane, the one who simulates says.
                 case effects.SettlePause():
@@ -403,9 +402,10 @@ class World:
 
     def _first(self, name: str) -> Register:
         assert self.run is not None
-        found = parse_chunk(name)
-        if found is None:
-            return self._limits.first(self.run, name, self.outputs.input_of(name), None, self.named)
+        if (found := parse_chunk(name)) is None:
+            given = self.outputs.input_of(name)
+            first = self._limits.first(self.run, name, given, None, self.named)
+            return self.newer.first(self.plan.work(name), first)
         piece, chunk = self._cuts[found[0]].piece(found[1])
         return self._limits.first(self.run, name, Inline(msgspec.Raw(piece)), chunk, self.named)
 

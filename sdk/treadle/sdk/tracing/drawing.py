@@ -69,8 +69,9 @@ class Pen(NamedTuple):
         return self._mark("started", names.RUN_STARTED, at_us, at_us, {})
 
     def waited(self, what: str, start_us: int, end_us: int) -> Span:
-        """Return the wait of a run that was queued."""
-        return self._mark("lane", f"wait {what}", start_us, end_us, {names.WAIT_REASON: what})
+        """Return the wait of a run that was queued, or scheduled."""
+        part = "schedule" if what == "schedule" else "lane"
+        return self._mark(part, f"wait {what}", start_us, end_us, {names.WAIT_REASON: what})
 
     def ended(self, run: RunDocument, start_us: int) -> Span:
         """Return the run's span; in live mode the one below it that has its times."""

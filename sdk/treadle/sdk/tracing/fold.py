@@ -27,6 +27,7 @@ from treadle.sdk.definition import (
 )
 from treadle.sdk.messages import (
     Event,
+    LaneEntered,
     LaneGranted,
     ResumeRequested,
     RunRequested,
@@ -37,7 +38,8 @@ from treadle.sdk.messages import (
     StepWaiting,
     TaskLost,
 )
-from treadle.sdk.planned import Planned, extended, judged, own_of
+from treadle.sdk.planned import Planned, extended, judged, own_of, planned
+from treadle.sdk.planners import SEPARATOR
 from treadle.sdk.run import RunDocument, StepEntry, is_kept
 from treadle.sdk.spending import MICRO, NOTHING, SpendingLimits, Spent, micro_usd, plus, raised
 from treadle.sdk.subjects import chunk_id, parse_chunk
@@ -106,8 +108,12 @@ class RunFold:
     plans: Mapping[str, Planned] = field(default_factory=dict[str, Planned])
     """What they have planned, by planner."""
     _outputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    _candidates: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+    """By planner: every plan that was told, because an engine may have taken a later one first."""
     _pen: Pen | None = None
     _requested_us: int = 0
+    _lane_us: int = 0
+    """When a scheduled run has entered its lane."""
     _steps: dict[str, _Step] = field(default_factory=dict[str, _Step])
 
     @property
@@ -134,7 +140,9 @@ class RunFold:
             case ResumeRequested():
                 self._resume(event)
             case LaneGranted(lane=lane):
-                return [self._pen.waited(f"lane {lane}", self._requested_us, at_us)]
+                return [self._pen.waited(f"lane {lane}", self._entered_us(), at_us)]
+            case LaneEntered():
+                self._lane_us = at_us
             case _:
                 pass
         return []
@@ -151,12 +159,14 @@ class RunFold:
         step = self._step_of(event.step)
         if step is None:
             return []
+        event = judged(step, event)
+        if isinstance(step, PlannerStep) and isinstance(event, StepCompleted):
+            self._candidates.setdefault(step.id, []).append(bytes(event.output))
+            if step.id not in self._outputs:
+                self._extend(step.id, bytes(event.output))
         state = self._state(step)
         if event.token <= state.token or state.is_closed or self._is_stopped(event.step):
             return []
-        event = judged(step, event)
-        if isinstance(step, PlannerStep) and isinstance(event, StepCompleted):
-            self._extend(step, event)
         state.started_us = state.started_us or event.queued_us or at_us
         spans: list[Span] = []
         queued_us = min(event.queued_us or max(state.end_us, state.started_us), at_us)
@@ -179,9 +189,8 @@ class RunFold:
         _move(step, state, event)
         return spans
 
-    def _extend(self, planner: PlannerStep, event: StepCompleted) -> None:
-        # Of two executions that plan, the one that counts is the last one here.
-        self._outputs[planner.id] = bytes(event.output)
+    def _extend(self, planner: str, output: bytes) -> None:
+        self._outputs[planner] = output
         own = own_of(self.definition, self.plans)
         self.definition, self.plans = extended(own, self._outputs)
 
@@ -225,6 +234,7 @@ class RunFold:
                 spans.extend((*closed[:-1], with_children(closed[-1], pen.ref, step, run)))
         if run.is_terminal:
             self.is_over = True
+            spans.extend(self._scheduled(pen, run, run.ended_ms * 1_000))
             spans.append(pen.ended(run, self._requested_us))
         return spans
 
@@ -234,6 +244,8 @@ class RunFold:
         if pen is None:
             return []
         spans = [pen.running(self._requested_us, now_us)]
+        if run is not None:
+            spans.extend(self._scheduled(pen, run, now_us))
         for name, entry in (run.steps if run else {}).items():
             step = self._step_of(name)
             if run is None or step is None or entry.ended_ms:
@@ -273,14 +285,41 @@ class RunFold:
 
     # ---------------------------------------------------------------- small
 
+    def _scheduled(self, pen: Pen, run: RunDocument, most_us: int) -> list[Span]:
+        """Return the time in which a scheduled run had not begun."""
+        if not run.starts_ms:
+            return []
+        end_us = max(self._requested_us, min(run.starts_ms * 1_000, most_us))
+        return [pen.waited("schedule", self._requested_us, end_us)]
+
+    def _entered_us(self) -> int:
+        return self._lane_us or self._requested_us
+
     def _step_of(self, name: str) -> Step | None:
         """Return the step of that name; of a chunk of a map, a task with its name."""
         found = parse_chunk(name)
         wanted = found[0] if found else name
-        step = next((step for step in self.definition.steps if step.id == wanted), None)
+        step = self._known(wanted)
+        if step is None and self._candidates and self._switch(wanted):
+            step = self._known(wanted)
         if found and isinstance(step, MapStep):
             return TaskStep(id=name, type=step.type)
         return step
+
+    def _known(self, wanted: str) -> Step | None:
+        return next((step for step in self.definition.steps if step.id == wanted), None)
+
+    def _switch(self, wanted: str) -> bool:
+        """Take the plan that has a step of this name: what has events is what was taken."""
+        for planner, outputs in self._candidates.items():
+            step = self._known(planner)
+            if not wanted.startswith(f"{planner}{SEPARATOR}") or not isinstance(step, PlannerStep):
+                continue
+            for output in outputs:
+                if wanted in planned(step, output).names:
+                    self._extend(planner, output)
+                    return True
+        return False
 
     def _state(self, step: Step) -> _Step:
         state = self._steps.get(step.id)

@@ -19,6 +19,8 @@ ReasonKind = Literal[
     "engine_behind",
     "requested",
     "storage",
+    "scheduled",
+    "version_kept",
     "lane_queued",
     "lane_next",
     "unserved",

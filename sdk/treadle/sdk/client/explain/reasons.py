@@ -27,6 +27,8 @@ _LEVELS: dict[NoteKind, Level] = {
     "note": "note",
     "engine_down": "problem",
     "requested": "works",
+    "scheduled": "pause",
+    "version_kept": "note",
     "lane_queued": "pause",
     "lane_next": "works",
     "unserved": "problem",
@@ -84,6 +86,8 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
             return _engine_down(note, facts)
         case "requested":
             return _requested(note, facts)
+        case "scheduled":
+            return _scheduled(note, facts)
         case "lane_queued":
             return _queued(note, facts)
         case "lane_next":
@@ -151,6 +155,22 @@ def _requested(note: Note, facts: Facts) -> Reason:
         level="works",  # What is wrong with the engines is a reason of its own.
         text=f"{note.text} ({since(requested_ms, facts.now_ms)})",
         since_ms=requested_ms,
+    )
+
+
+def _scheduled(note: Note, facts: Facts) -> Reason:
+    starts_ms, now_ms = facts.view.starts_ms, facts.now_ms
+    if now_ms - starts_ms > OVERDUE_MS:
+        text = f"it was to begin at {date(starts_ms)}, {age(now_ms - starts_ms)} ago, and has not"
+        return Reason(
+            kind="overdue", level="problem", text=text, command="treadle doctor", since_ms=starts_ms
+        )
+    return Reason(
+        kind="scheduled",
+        level="pause",
+        text=f"{note.text} (in {age(max(0, starts_ms - now_ms))})",
+        command=note.command,
+        until_ms=starts_ms,
     )
 
 

@@ -95,6 +95,11 @@ class _Fold:
         self._begin_ms = view.requested_ms
         self._spans: list[Span] = []
         self._tracks: dict[str, _Track] = {}
+        if view.starts_ms:
+            self._begin_ms = max(view.requested_ms, view.starts_ms)
+            is_over = view.status != "scheduled"
+            end_ms = min(self._begin_ms, view.ended_ms or self._begin_ms) if is_over else 0
+            self._spans.append(Span(kind="scheduled", begin_ms=view.requested_ms, end_ms=end_ms))
         self._started_ms = {step.id: step.started_ms for step in view.steps if step.started_ms}
 
     def add(self, happened: Happened) -> None:

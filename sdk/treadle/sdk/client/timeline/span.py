@@ -12,6 +12,7 @@ from treadle.sdk.spending import NOTHING, Spent
 from treadle.sdk.subjects import step_of
 
 SpanKind = Literal[
+    "scheduled",
     "lane",
     "attempt",
     "pause",
@@ -24,10 +25,10 @@ SpanKind = Literal[
     "respond",
     "child",
 ]
-"""``lane``: queued; ``attempt``: one execution of one iteration, from its dispatch to its verdict;
-``pause``: a delay; ``wait``: for a message or a time; ``parked``: at a bound; ``signal``,
-``event``, ``approval``: a step that waits for one; ``choice``: a branch that was taken; ``child``:
-a step that waits for the run it has started."""
+"""``scheduled``: not to begin yet; ``lane``: queued; ``attempt``: one execution of one iteration,
+from its dispatch to its verdict; ``pause``: a delay; ``wait``: for a message or a time; ``parked``:
+at a bound; ``signal``, ``event``, ``approval``: a step that waits for one; ``choice``: a branch
+that was taken; ``child``: a step that waits for the run it has started."""
 
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
