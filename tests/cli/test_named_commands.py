@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"(?:^|`)treadle ([a-z][^`\n.;]*)")
 """A command stands in backquotes, or is the whole text, as in the notes about a run."""
 
+NAMED_ANYWHERE = "treadle "
+
 
 def texts(node: ast.AST) -> Iterator[str]:
     """Yield the texts of a module, what is put into them as ``X``."""
@@ -37,7 +39,8 @@ def commands_named() -> list[tuple[str, str]]:
         (match[1].strip(), path.relative_to(ROOT).as_posix())
         for part in ("sdk", "engine", "worker")
         for path in sorted((ROOT / part).rglob("*.py"))
-        for text in texts(ast.parse(path.read_text("utf-8")))
+        if NAMED_ANYWHERE in (source := path.read_text("utf-8"))
+        for text in texts(ast.parse(source))
         for match in NAMED.finditer(text)
     }
     return sorted(found)

@@ -134,6 +134,7 @@ def test_a_later_iteration_that_hangs_times_out_and_its_next_attempt_goes_on(pla
     play(story)
 
 
+@pytest.mark.slow
 def test_ten_iterations_of_300_ms_under_a_timeout_of_1_s_do_not_fail(play: Play) -> None:
     async def story(stand: Stand) -> None:
         seen = Seen()

@@ -370,6 +370,7 @@ def test_two_hundred_chunks_that_settle_at_once_are_each_counted(play: Play) -> 
     play(story)
 
 
+@pytest.mark.slow
 def test_the_document_is_as_large_as_what_is_at_work_and_the_bytes_are_linear(play: Play) -> None:
     items = Items()
 

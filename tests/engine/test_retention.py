@@ -61,6 +61,7 @@ async def _sweep(stand: Stand, *, keep_s: float = 0.001) -> int:
     return await retention.sweep(round(time.time() * 1000) + 50)
 
 
+@pytest.mark.slow
 def test_round_after_round_of_runs_leaves_nothing_behind_and_a_live_run_whole(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

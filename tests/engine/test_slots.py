@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from tests.crash.process import wait_until
 from tests.crash.slots import all_free, records
 from tests.engine.conftest import Play
@@ -292,6 +293,7 @@ def test_a_paused_run_holds_no_slot_and_goes_on_where_it_was(play: Play) -> None
     play(story)
 
 
+@pytest.mark.slow
 def test_a_record_that_was_garbled_is_made_anew_from_the_registers(play: Play) -> None:
     workflow = Workflow("orders")
     workflow.task("charge", "work", concurrency=Concurrency(1))

@@ -119,6 +119,7 @@ def test_a_blocked_event_loop_is_named_by_doctor_and_by_the_runs_behind_it(
     play(story)
 
 
+@pytest.mark.slow
 def test_a_handler_that_kills_its_process_is_told_by_its_losses(play: Play, tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text(SCRIPT)

@@ -107,6 +107,7 @@ def test_a_run_without_a_response_answers_with_its_end(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_fifty_requests_at_once_get_their_own_responses_from_two_gateways(
     play: Play, settings: Settings
 ) -> None:

@@ -104,6 +104,7 @@ async def _sweep(settings: Settings) -> None:
         await Retention(js, subjects, keep_s=1).sweep(round(time.time() * 1000) + 5_000)
 
 
+@pytest.mark.slow
 def test_an_index_that_is_killed_is_started_again_and_ends_with_its_engine(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from treadle.sdk.messages import RunRequested
 from treadle.sdk.settings import Settings
 
 MANY = 300
-PATIENCE_S = 20
+PATIENCE_S = 40
 NEVER_S = 1_000.0
 Story = Callable[[Stage], Awaitable[None]]
 
@@ -225,6 +225,7 @@ def test_runs_that_are_gone_are_not_listed_and_soon_not_counted(
     play(settings, story)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_begins_anew_is_read_anew(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

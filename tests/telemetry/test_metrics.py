@@ -163,6 +163,7 @@ def test_engine_and_worker_send_metrics_over_otlp_and_prometheus_reads_the_same(
     assert len({each["service.instance.id"] for each in taken.resources}) == 2
 
 
+@pytest.mark.slow
 def test_a_collector_that_refuses_changes_neither_runs_nor_what_prometheus_reads(
     settings: Settings, tmp_path: Path
 ) -> None:

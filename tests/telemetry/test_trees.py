@@ -110,6 +110,7 @@ def test_what_a_handler_traces_is_below_its_execution(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_in_linked_traces_of_two_hundred_iterations_each(play: Play) -> None:
     async def story(place: Stand) -> None:
         await scenarios.long_loop(place.client)

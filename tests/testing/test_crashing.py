@@ -208,6 +208,7 @@ def _language() -> tuple[Workflow[Any], Worker]:
     return workflow, worker
 
 
+@pytest.mark.slow
 def test_timers_waits_messages_and_people_survive_a_death_of_either_side() -> None:
     workflow, worker = _language()
     report = survives(
@@ -224,6 +225,7 @@ def test_timers_waits_messages_and_people_survive_a_death_of_either_side() -> No
     assert waiting.outcome == ("failed", "run_timeout")
 
 
+@pytest.mark.slow
 def test_pauses_bounds_and_cancels_survive_too() -> None:
     async def count(ctx: LoopContext[Any]) -> object:
         return ctx.continue_(ctx.input + 1, delay=10)

@@ -110,6 +110,7 @@ def test_lines_name_their_attempt_and_what_the_worker_logs_of_it_is_none_of_them
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3_000])
 def test_an_execution_that_logs_without_end_is_cut_off_with_a_word(play: Play, size: int) -> None:
     worker = Worker()

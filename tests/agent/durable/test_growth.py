@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.agent.run.test_telling import read
 
 from treadle.sdk import Workflow
@@ -41,6 +42,7 @@ def fetching(request: Any) -> Any:
     return turn(tool_use(name, {"n": request.index}))
 
 
+@pytest.mark.slow
 def test_bytes_stored_per_iteration_stay_flat_while_the_conversation_grows(
     settings: Settings,
 ) -> None:

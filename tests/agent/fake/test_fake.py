@@ -252,7 +252,11 @@ def test_another_process_finds_it_and_a_hook_can_kill_that_process() -> None:
             [sys.executable, "-c", ASK_AND_WAIT], env={**os.environ, **fake.env}
         )
         started.put(process)
-        assert process.wait(20) == -signal.SIGKILL
+        try:
+            assert process.wait(50) == -signal.SIGKILL
+        finally:
+            process.kill()
+            process.wait()
         assert fake.wait_client_closed(1).error == "" and fake.count == 1
 
 

@@ -143,6 +143,7 @@ def test_a_handler_of_ones_own_runs_agents_one_after_the_other() -> None:
     assert model.count == 2
 
 
+@pytest.mark.slow
 def test_an_own_handler_sees_a_call_that_may_have_happened() -> None:
     clerk = agent(Asked("pay"))
     seen: list[UnfinishedTool] = []

@@ -24,7 +24,7 @@ def _quiet() -> Iterator[None]:
 
 
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     # An example is dozens of runs: one that fails is shown as it is, and not made smaller for long.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
