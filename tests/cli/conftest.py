@@ -42,6 +42,13 @@ class Done:
 Run = Callable[..., Done]
 
 
+class Terminal(io.TextIOWrapper):
+    """Standard input at which somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def environment(settings: Settings | None) -> dict[str, str]:
     """The environment of a command: nothing of ours but the server and the namespace."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
@@ -63,8 +70,9 @@ def treadle(
     monkeypatch.setattr(requests, "UNKNOWN_LOOKS_S", (0.001,))
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int = 0, stdin: str = "") -> Done:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    def run(*arguments: str, code: int = 0, stdin: str = "", terminal: bool = False) -> Done:
+        stream = Terminal if terminal else io.TextIOWrapper
+        monkeypatch.setattr("sys.stdin", stream(io.BytesIO(stdin.encode())))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([*arguments])

@@ -5,11 +5,16 @@ Method: each block is executed as it stands; its client finds a real server, an 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.pages import block_of, served
 
 from treadle.sdk.settings import Settings
 
 
-def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(block_of("operations.md"), settings, monkeypatch) == 50
+@pytest.mark.parametrize(("fence", "result"), [("python", 50), ("python many", {"done": 3})])
+def test_the_page_runs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, fence: str, result: Any
+) -> None:
+    assert served(block_of("operations.md", fence), settings, monkeypatch) == result

@@ -12,6 +12,7 @@ TIMED_OUT = 6
 CONFLICT = 7
 CHECK_FAILED = 8
 STUCK = 9
+PARTIAL = 10
 BUG = 70
 INTERRUPTED = 130
 
@@ -26,6 +27,7 @@ MEANINGS = {
     CONFLICT: "the run is not in a state for this, or was started with something else",
     CHECK_FAILED: "treadle doctor found something to mend",
     STUCK: "treadle explain says that the run is stuck until somebody acts",
+    PARTIAL: "some of the runs of --all could not be acted on",
     BUG: "a bug of Treadle",
     INTERRUPTED: "interrupted with Ctrl-C",
 }

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import options, talking, timelines
+from treadle.cli import acting, options, talking, timelines
 from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
 from treadle.cli.run_list import list_
@@ -20,7 +20,6 @@ app.command()(logs)
 app.command()(trace)
 
 _VALUE = "JSON|@FILE|-"
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")]
 
 
 @app.command()
@@ -180,128 +179,7 @@ def result(
     return runs.run(url, namespace, lambda client: runs.result(client, run, timeout, as_json=json))
 
 
-@app.command()
-def cancel(
-    run: RunId,
-    reason: Reason = "",
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """Cancel a run."""
-    from treadle.cli import runs
-
-    return runs.run(url, namespace, lambda client: runs.cancel(client, run, reason, as_json=json))
-
-
-@app.command()
-def pause(
-    run: RunId,
-    reason: Reason = "",
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """Start nothing more of a run until it is resumed."""
-    from treadle.cli import runs
-
-    return runs.run(url, namespace, lambda client: runs.pause(client, run, reason, as_json=json))
-
-
-@app.command()
-def resume(
-    run: RunId,
-    step: Annotated[
-        str | None, typer.Option("--step", metavar="STEP", help="Only this step.")
-    ] = None,
-    max_iterations: Annotated[
-        str | None,
-        typer.Option("--max-iterations", metavar="N|+N", help="Raise the bound to N, or by N."),
-    ] = None,
-    max_duration: Annotated[
-        str | None,
-        typer.Option("--max-duration", metavar="S|+S", help="Raise it to S seconds, or by S."),
-    ] = None,
-    add_tool_calls: Annotated[
-        int, typer.Option("--add-tool-calls", metavar="N", min=0, help="So many more tool calls.")
-    ] = 0,
-    add_tokens: Annotated[
-        int,
-        typer.Option(
-            "--add-tokens", metavar="N", min=0, help="So many more, in each bound on them."
-        ),
-    ] = 0,
-    add_cost: Annotated[
-        float, typer.Option("--add-cost", metavar="USD", min=0, help="So many dollars more.")
-    ] = 0,
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """End the pause of a run, and move its parked steps on, with a raised bound."""
-    from treadle.cli import runs
-
-    iterations = options.read_count("--max-iterations", max_iterations)
-    duration = options.read_duration("--max-duration", max_duration)
-    added = runs.Added(add_tool_calls, add_tokens, add_cost)
-    return runs.run(
-        url,
-        namespace,
-        lambda client: runs.resume(client, run, step, iterations, duration, added, as_json=json),
-    )
-
-
-_Latest = Annotated[bool, typer.Option("--latest", help="On the newest version.")]
-_NewId = Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id of the new run.")]
-
-
-@app.command()
-def retry(
-    run: RunId,
-    id: _NewId = None,
-    latest: _Latest = False,
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """Make a new run that goes on where one has failed, or was cancelled."""
-    from treadle.cli import runs
-
-    return runs.run(
-        url, namespace, lambda client: runs.retry(client, run, id, latest=latest, as_json=json)
-    )
-
-
-@app.command()
-def fork(
-    run: RunId,
-    from_step: Annotated[
-        str | None, typer.Option("--from-step", metavar="STEP", help="Where it starts again.")
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", metavar="N", min=0, help="Of that loop.")
-    ] = None,
-    input: Annotated[
-        str | None,
-        typer.Option("--input", metavar=_VALUE, help="Another input of the step, or of the run."),
-    ] = None,
-    id: _NewId = None,
-    latest: _Latest = False,
-    json: Json = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> int:
-    """Make a new run that starts again from a step of another one."""
-    from treadle.cli import runs
-
-    place = runs.ForkFrom(
-        from_step, iteration, input is not None, options.read_json("--input", input)
-    )
-    return runs.run(
-        url,
-        namespace,
-        lambda client: runs.fork(client, run, place, id, latest=latest, as_json=json),
-    )
+acting.add_to(app)
 
 
 @app.command()

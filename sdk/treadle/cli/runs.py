@@ -14,6 +14,7 @@ import msgspec
 
 from treadle.cli import exits, output, views
 from treadle.sdk.client import Client, Note, RunView
+from treadle.sdk.client.raising import Raised
 from treadle.sdk.errors import (
     RunCancelled,
     RunFailed,
@@ -46,6 +47,25 @@ class Start:
     watch: bool
     wait: bool
     timeout_s: float | None
+
+
+def raised(
+    iterations: tuple[int, int],
+    duration: tuple[timedelta | None, timedelta | None],
+    added: Added,
+) -> Raised:
+    """Return the raised bounds that the options of a resume mean."""
+    return {
+        "max_iterations": iterations[0],
+        "add_iterations": iterations[1],
+        "max_duration": duration[0],
+        "add_duration": duration[1],
+        "add_tool_calls": added.tool_calls,
+        "add_input_tokens": added.tokens,
+        "add_output_tokens": added.tokens,
+        "add_total_tokens": added.tokens,
+        "add_cost_usd": added.cost_usd,
+    }
 
 
 @dataclass(frozen=True)
@@ -202,25 +222,11 @@ async def resume(
     client: Client,
     run_id: str,
     step: str | None,
-    iterations: tuple[int, int],
-    duration: tuple[timedelta | None, timedelta | None],
-    added: Added,
+    raised: Raised,
     *,
     as_json: bool,
 ) -> int:
-    await client.resume(
-        run_id,
-        step,
-        max_iterations=iterations[0],
-        add_iterations=iterations[1],
-        max_duration=duration[0],
-        add_duration=duration[1],
-        add_tool_calls=added.tool_calls,
-        add_input_tokens=added.tokens,
-        add_output_tokens=added.tokens,
-        add_total_tokens=added.tokens,
-        add_cost_usd=added.cost_usd,
-    )
+    await client.resume(run_id, step, **raised)
     return _asked(run_id, "resume", as_json=as_json)
 
 

@@ -93,6 +93,14 @@ def _id_of(run: str | None) -> str:
     return "" if run is None else check_id("run id", run)
 
 
+class Made(NamedTuple):
+    """The run that was made of another one."""
+
+    run: str
+    is_new: bool
+    """False if it was there, made in the same way."""
+
+
 class _Source(NamedTuple):
     """What was read of the run that is forked."""
 
@@ -104,8 +112,8 @@ class _Source(NamedTuple):
     version: str
 
 
-async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> str:
-    """Request a run made of another one and return its id; the same request again is that run.
+async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
+    """Request a run made of another one; the same request again is that run.
 
     Raises ``RunConflict`` if what it needs is gone, or not there yet.
     """
@@ -134,7 +142,7 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> str:
     )
     given_input = made.given.input if made is not None and wanted.has_input else None
     if await _is_there(store, new_run, request, given_input):
-        return new_run
+        return Made(new_run, is_new=False)
     outcomes = await _outcomes(store, source, entries)
     kept = await _stored(store, new_run, outcomes)
     given = await _given(store, new_run, made) if made is not None else {}
@@ -143,7 +151,7 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> str:
     forked = msgspec.structs.replace(forked, kept=kept, given=given)
     await _put(store, new_run, msgspec.structs.replace(request, fork=forked), "start")
     await _is_there(store, new_run, request, given_input)
-    return new_run
+    return Made(new_run, is_new=True)
 
 
 # ---------------------------------------------------------------- the source

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 from msgspec import UNSET
 
 from treadle.sdk.client import forking, requests
+from treadle.sdk.client.bulk import Bulk
 from treadle.sdk.client.forking import Version, Wanted
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.raising import Raised, resume_request
@@ -24,6 +25,8 @@ class Operations:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.bulk = Bulk(store)
+        """What is done to all runs that match: see ``docs/operations.md``."""
 
     def handle(self, run: str) -> RunHandle:
         """Return a handle of a run that was started elsewhere; nothing is looked up."""
@@ -92,4 +95,4 @@ class Operations:
         origin = calling.origin(trace)
         made = await forking.fork(self._store, run, wanted, origin)
         calling.link_to_run(origin)
-        return self.handle(made)
+        return self.handle(made.run)

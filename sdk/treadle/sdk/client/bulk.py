@@ -1,0 +1,239 @@
+"""One action on all runs that match: ``client.bulk``. See ``docs/operations.md``.
+
+    list, newest first ── a page ──> the action on each of it, some at once ──> an outcome each
+                       <── next ──
+
+Nothing of it is stored: what an action has done is in its runs. So whoever is interrupted calls
+again, and the runs that are done either match no more or are left as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, Unpack
+
+import msgspec
+
+from treadle.sdk.client import forking, requests
+from treadle.sdk.client.forking import Version
+from treadle.sdk.client.listing import list_runs
+from treadle.sdk.client.raising import Raised, resume_request
+from treadle.sdk.client.store import Store
+from treadle.sdk.client.view import RunView, of_document
+from treadle.sdk.errors import RunConflict, ServerError, StoredUnreadable, TreadleError, UserError
+from treadle.sdk.listing.filters import RunFilter, RunsWanted, filter_of, matches
+from treadle.sdk.listing.wire import Position
+from treadle.sdk.tracing import calling
+
+if TYPE_CHECKING:
+    from treadle.sdk.messages import ResumeRequested
+
+Action = Literal["cancel", "pause", "resume", "retry"]
+Result = Literal["done", "unchanged", "covered", "refused", "failed", "would"]
+
+AT_ONCE = 16
+"""Runs that are acted on together: hides round trips, and leaves a server to its other clients."""
+AT_ONCE_MAX = 256
+FAILURES_MAX = 100
+"""Outcomes with an error that a report keeps; all of them are counted."""
+_PAGE = 256
+
+STATUSES: dict[Action, tuple[str, ...]] = {
+    "cancel": ("requested", "scheduled", "queued", "running", "paused", "parked"),
+    "pause": ("requested", "scheduled", "queued", "running", "parked"),
+    "resume": ("paused", "parked"),
+    "retry": ("failed",),
+}
+"""Of which runs an action is asked if nobody says otherwise."""
+_MORE: dict[Action, tuple[str, ...]] = {
+    "cancel": ("unreadable",),
+    "pause": ("paused",),
+    "resume": ("requested", "running"),
+    "retry": ("cancelled",),
+}
+"""Of which others it may be asked."""
+_THROUGH_PARENTS: frozenset[Action] = frozenset({"cancel", "retry"})
+"""A parent that is cancelled cancels its children, and one that is retried starts them again."""
+
+
+class BulkOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one run."""
+
+    run: str
+    result: Result
+    """``done``; ``unchanged`` if it was done before; ``covered`` if it is left to its parent, which
+    matches too; ``refused`` if the run is not in a state for it, as one that has ended meanwhile;
+    ``failed``; ``would`` in a dry run."""
+    made: str = ""
+    """The run that a retry has made, now or before."""
+    error: str = ""
+
+
+class BulkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of all of them."""
+
+    matched: int
+    counts: dict[str, int]
+    """By result: how many runs."""
+    failures: tuple[BulkOutcome, ...] = ()
+    """The first of those that were refused or failed."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing has failed; what was refused is no failure."""
+        return not self.counts.get("failed")
+
+
+class Over(RunsWanted, total=False):
+    """Which runs, and how an action goes over them."""
+
+    at_once: int
+    """Runs that are acted on together, 16 by default."""
+    dry_run: bool
+    """Only say which runs they are."""
+    each: Callable[[BulkOutcome], None]
+    """Is told each outcome as it comes."""
+
+
+class Bulk:
+    """What is done to all runs that match: ``client.bulk``.
+
+    Which runs, is said as in ``Client.list_runs``; without a status, those that the action is for.
+    An error of one run does not stop the others; ``ServerError`` does, and the same call goes on.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def cancel(self, *, reason: str = "", **wanted: Unpack[Over]) -> BulkReport:
+        """Cancel all runs that match and have not ended."""
+
+        async def act(view: RunView) -> BulkOutcome:
+            await requests.cancel(self._store, view.id, reason)
+            return _done(view)
+
+        return await act_on_all(self._store, "cancel", wanted, act)
+
+    async def pause(self, *, reason: str = "", **wanted: Unpack[Over]) -> BulkReport:
+        """Pause all runs that match."""
+
+        async def act(view: RunView) -> BulkOutcome:
+            await requests.pause(self._store, view.id, reason)
+            return _done(view, was_there=view.pause is not None)
+
+        return await act_on_all(self._store, "pause", wanted, act)
+
+    async def resume(self, *, raised: Raised | None = None, **wanted: Unpack[Over]) -> BulkReport:
+        """Resume all runs that match and are paused or parked; ``raised`` as in ``Client.resume``.
+
+        To raise a bound *to* a number is the same however often it is asked; *by* one is not.
+        """
+        request: ResumeRequested = resume_request(None, raised or {})
+
+        async def act(view: RunView) -> BulkOutcome:
+            await requests.resume(self._store, view.id, request)
+            return _done(view)
+
+        return await act_on_all(self._store, "resume", wanted, act)
+
+    async def retry(self, *, version: Version = "same", **wanted: Unpack[Over]) -> BulkReport:
+        """Make a run of each one that matches and has failed; one that has its retry keeps it."""
+
+        async def act(view: RunView) -> BulkOutcome:
+            origin = calling.origin(None)
+            made = await forking.fork(self._store, view.id, forking.retried(None, version), origin)
+            return _done(view, was_there=not made.is_new, made=made.run)
+
+        return await act_on_all(self._store, "retry", wanted, act)
+
+
+def selected(action: Action, wanted: RunsWanted) -> RunsWanted:
+    """Return which runs an action is asked of; ``UserError`` for a status it is never for."""
+    status = wanted.get("status")
+    statuses = (status,) if isinstance(status, str) else tuple(status or STATUSES[action])
+    allowed = (*STATUSES[action], *_MORE[action])
+    for one in statuses:
+        if one not in allowed:
+            raise UserError(
+                f"no run that is {one!r} can be asked to {action}. Choose of {', '.join(allowed)}."
+            )
+    return {**wanted, "status": statuses}
+
+
+async def act_on_all(
+    store: Store,
+    action: Action,
+    wanted: Over,
+    act: Callable[[RunView], Awaitable[BulkOutcome]],
+) -> BulkReport:
+    """Act on each run that matches; see ``Bulk``."""
+    at_once, each = wanted.get("at_once", AT_ONCE), wanted.get("each")
+    if not 1 <= at_once <= AT_ONCE_MAX:
+        raise UserError(
+            f"at_once is {at_once}, and 1 to {AT_ONCE_MAX} runs are acted on together. "
+            "Choose a number between them."
+        )
+    chosen = filter_of(selected(action, wanted))
+    gate = asyncio.Semaphore(at_once)
+    counts: Counter[str] = Counter()
+    failures: list[BulkOutcome] = []
+
+    async def one(view: RunView) -> None:
+        async with gate:
+            if action in _THROUGH_PARENTS and await _is_covered(store, chosen, view):
+                outcome = BulkOutcome(run=view.id, result="covered")
+            else:
+                outcome = await _outcome(view, act, dry_run=wanted.get("dry_run", False))
+        counts[outcome.result] += 1
+        if outcome.error and len(failures) < FAILURES_MAX:
+            failures.append(outcome)
+        if each is not None:
+            each(outcome)
+
+    below: Position | None = None
+    while True:
+        page = await list_runs(store, chosen, _PAGE, below)
+        acts = [asyncio.create_task(one(view)) for view in page.runs]
+        try:
+            await asyncio.gather(*acts)
+        finally:
+            for task in acts:
+                task.cancel()
+            await asyncio.gather(*acts, return_exceptions=True)
+        if page.cursor is None:
+            break
+        last = page.runs[-1]
+        below = Position(last.requested_ms, last.id)
+    return BulkReport(matched=counts.total(), counts=dict(counts), failures=tuple(failures))
+
+
+async def _is_covered(store: Store, chosen: RunFilter, view: RunView) -> bool:
+    """True if the parent, which waits for the run, matches too."""
+    if view.parent is None or view.parent.detached:
+        return False
+    try:
+        parent = await store.document(view.parent.run)
+    except StoredUnreadable:
+        return False
+    return parent is not None and matches(chosen, of_document(parent, None, {}, None))
+
+
+async def _outcome(
+    view: RunView, act: Callable[[RunView], Awaitable[BulkOutcome]], *, dry_run: bool
+) -> BulkOutcome:
+    if dry_run:
+        return BulkOutcome(run=view.id, result="would")
+    try:
+        return await act(view)
+    except RunConflict as exc:
+        return BulkOutcome(run=view.id, result="refused", error=str(exc))
+    except ServerError:
+        raise
+    except TreadleError as exc:
+        return BulkOutcome(run=view.id, result="failed", error=str(exc))
+
+
+def _done(view: RunView, *, was_there: bool = False, made: str = "") -> BulkOutcome:
+    return BulkOutcome(run=view.id, result="unchanged" if was_there else "done", made=made)
