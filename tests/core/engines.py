@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.core import admitting
+from tests.core import admitting, budgets
 from tests.core.mapping import chunk_of
 from tests.core.walks import decided
 
@@ -19,6 +19,7 @@ from treadle.engine.core import (
     ChildStarted,
     Moment,
     Placed,
+    Plan,
     RunEvent,
     StepEnded,
     StepParked,
@@ -77,8 +78,7 @@ def handle(world: World, event: Any, moment: Moment) -> Generator[None, None, No
         case TimerFired() if event.type:
             facts += yield from _settle(world, event.step, event, moment)
         case ResumeRequested():
-            if not event.step:
-                yield from _fold(world, event, moment)
+            yield from _fold(world, event, moment)
             for step_id in list(world.registers):
                 facts += yield from _settle(world, step_id, event, moment)
         case MessageSent():
@@ -113,6 +113,8 @@ def _settle(
         newest = world.newest(step_id) if getattr(event, "takes_messages", False) else 0
         is_paused = world.is_known_paused()
         step, at = world.at(step_id, placed, event)
+        at = budgets.informed(world, step_id, at, event)
+        yield
         new = advance(step, at, event, moment, newest, is_paused=is_paused)
         if new is at.register:
             return _moved_on(world, step_id)
@@ -221,18 +223,8 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
     for command in effects.of_document(plan, new):
         yield
         match command:
-            case effects.CreateRegister():
-                step = plan.work(command.step)
-                chunk = chunk_of(plan, new, command.step)
-                defined = plan.steps[step_of(command.step)]
-                is_under_limits = isinstance(defined, TypedStep) and is_limited(defined)
-                flow = resolve("w", defined, {}, {}) if is_under_limits else None
-                first = effects.first_register(plan, new, step, world.input_of(step), flow, chunk)
-                first = world.newer.first(step, first)
-                world.put_register(command.step, first, 0)
-                yield from released(world, command.step)
-                world.set_timers(command.step)
-                yield from admitting.settle(world, command.step, world.registers[command.step])
+            case effects.CreateRegister(step=step_id):
+                found += yield from _create(world, plan, new, step_id)
             case effects.EndRegister():
                 yield from _end(world, command)
             case effects.SetTimer():
@@ -255,6 +247,27 @@ def _fold(world: World, event: RunEvent, moment: Moment) -> Generator[None, None
                 world.told.add(child_of(new, step_id, attempt))
     for fact in found:
         yield from _fold(world, fact, moment)
+
+
+def _create(
+    world: World, plan: Plan, run: RunDocument, name: str
+) -> Generator[None, None, list[RunEvent]]:
+    """Make a register exist; one that was stopped before its first task has to be heard of."""
+    step, defined = plan.work(name), plan.steps[step_of(name)]
+    is_under_limits = isinstance(defined, TypedStep) and is_limited(defined)
+    flow = resolve("w", defined, {}, {}) if is_under_limits else None
+    chunk, shared = chunk_of(plan, run, name), budgets.of_step(world, name)
+    yield
+    given = world.input_of(step)
+    first = effects.first_register(plan, run, step, given, flow, chunk, budgets=shared)
+    first = world.newer.first(step, first)
+    world.put_register(name, first, 0)
+    yield from released(world, name)
+    world.set_timers(name)
+    yield from admitting.settle(world, name, world.registers[name])
+    placed = world.registers[name]
+    is_first = placed.register.parent == run.steps[step_of(name)].event
+    return _told(name, placed, moves=False) if is_first else []
 
 
 def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None, None]:

@@ -221,7 +221,11 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
     timeout_s = draw(st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.5, 600.0)))
     result = {"type": ["object", "null"]} if "choice" in kinds and draw(st.booleans()) else None
     definition = WorkflowDefinition(
-        name="w", steps=tuple(steps), timeout_s=timeout_s, output_schema=result
+        name="w",
+        steps=tuple(steps),
+        timeout_s=timeout_s,
+        output_schema=result,
+        max_tool_calls=draw(st.sampled_from((0, 0, 1, 3))),
     )
     return Plan(definition, content_hash(definition))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tests.core import admitting, engines, mapping, planning
+from tests.core import admitting, budgets, engines, mapping, planning
 from tests.core.promises import check_children, check_messages
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
@@ -105,6 +105,8 @@ class World:
         """Those that no engine has acked."""
         self.waiters: dict[str, tuple[int, ...]] = {}
         """Steps that wait for one, with the events that are used up for them."""
+        self.begun_beyond: dict[str, int] = {}
+        """Iterations that began since the run's budget is used up, by loop."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -189,6 +191,7 @@ class World:
         """Store a register over the pair's newest sequence."""
         if self.heads.get(step_id, 0) != head:
             return False
+        budgets.check(self, step_id, new)
         self.heads[step_id] = self._next("s")
         self.registers[step_id] = Placed(self.heads[step_id], new)
         self.history.setdefault(step_id, []).append(new)

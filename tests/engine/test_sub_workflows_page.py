@@ -42,6 +42,14 @@ def test_the_page_is_played_in_memory(page: dict[str, Any]) -> None:
     assert run.child("survey").reason == "timeout"
 
 
+def test_the_budget_of_the_page_bounds_a_run_and_its_children_together() -> None:
+    page = block_of("sub-workflows.md", "python budget")
+    play = simulate(page["research"], {}, page["worker"], workflows=[page["dig"]])
+    result = asyncio.run(play).result()
+    assert sorted(result) == ["left", "right", "think"]
+    assert 12 <= sum(result.values()) <= 11 + 2 * 3
+
+
 def test_the_page_names_fields_reasons_and_limits_that_there_are() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     own = {"workflow", "detached", "timeout_s", "retry"}

@@ -24,27 +24,25 @@ from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.floor import is_request
 from treadle.engine.inputs import Inputs
-from treadle.engine.registers import Registers
+from treadle.engine.ledger import Ledger
 from treadle.sdk import failpoints
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.children import CHILD_DEPTH_MAX, ParentRun
 from treadle.sdk.client.requests import check_input
 from treadle.sdk.client.store import Store
-from treadle.sdk.definition import AgentLoopStep, SubWorkflowStep
+from treadle.sdk.definition import SubWorkflowStep
 from treadle.sdk.errors import InvalidPayload, StoredUnreadable, UserError
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import (
     NO_RAW,
     ChildEnded,
-    Ended,
     Failure,
     ParentEnded,
     RunRequested,
 )
 from treadle.sdk.run import RunDocument, child_of
 from treadle.sdk.singletons import Placed, placed
-from treadle.sdk.spending import NOTHING, Spent, plus
-from treadle.sdk.subjects import RegisterAddress, Subjects, request_id
+from treadle.sdk.subjects import Subjects, request_id
 from treadle.sdk.tracing.ids import child_ref, parse_ref, step_span, traceparent
 
 LOOKS_S = (0.05, 0.2, 0.75)
@@ -62,15 +60,15 @@ class Children:
         subjects: Subjects,
         documents: Documents,
         definitions: Definitions,
-        registers: Registers,
         inputs: Inputs,
+        ledger: Ledger,
     ) -> None:
         self._js = js
         self._subjects = subjects
         self._documents = documents
         self._definitions = definitions
-        self._registers = registers
         self._inputs = inputs
+        self._ledger = ledger
         self._store = Store(js, subjects)
         self._requested: OrderedDict[str, None] = OrderedDict()
 
@@ -261,7 +259,7 @@ class Children:
             outcome=run.status,
             failure=run.failure,
             failed_step=run.failed_step,
-            spent=await self._spent(plan, run),
+            spent=await self._ledger.of_run(plan, run),
         )
         if run.status != "completed":
             return event
@@ -272,21 +270,6 @@ class Children:
         except InvalidPayload as exc:
             return _without_output(event, str(exc))
         return msgspec.structs.replace(event, output=msgspec.Raw(raw))
-
-    async def _spent(self, plan: Plan | None, run: RunDocument) -> Spent:
-        """Return what a run has used: a loop that its end stopped has told its register alone."""
-        total = NOTHING
-        for step_id, entry in run.steps.items():
-            spent = entry.spent
-            step = plan.steps[step_id] if plan else None
-            if entry.status == "cancelled" and isinstance(step, AgentLoopStep):
-                address = RegisterAddress(run.domain, run.run, step_id, step.type)
-                placed = await self._registers.read(address)
-                if placed is not None and isinstance(placed.register, Ended):
-                    spent = placed.register.spent
-                self._registers.forget(address)
-            total = plus(total, spent)
-        return total
 
 
 def _without_output(event: ChildEnded, why: str) -> ChildEnded:

@@ -9,7 +9,7 @@ import msgspec
 
 from treadle.engine.children import Children
 from treadle.engine.core import effects
-from treadle.engine.core.facts import ChildStarted
+from treadle.engine.core.facts import ChildStarted, StepEnded, StepParked
 from treadle.engine.core.forking import given_task
 from treadle.engine.core.maps import missing_from, numbers
 from treadle.engine.core.moment import Moment
@@ -18,9 +18,10 @@ from treadle.engine.forks import Forks
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
 from treadle.engine.lanes import Lanes
+from treadle.engine.ledger import Ledger
 from treadle.engine.pauses import Pauses
 from treadle.engine.registers import Registers
-from treadle.engine.steps import Steps
+from treadle.engine.steps import Steps, first_fact
 from treadle.engine.timers import Timers
 from treadle.engine.versions import Versions
 from treadle.engine.waiters import Waiters
@@ -31,6 +32,9 @@ from treadle.sdk.lanes import Place
 from treadle.sdk.messages import CancelNotice, Inline
 from treadle.sdk.run import UNDER_WAY, RunDocument
 from treadle.sdk.subjects import RegisterAddress, Subjects, chunk_id, step_of
+
+Found = ChildStarted | StepEnded | StepParked
+"""What driving finds out that the document has to hear."""
 
 _PARALLEL = 64
 """Effects of one document under way at once: enough to hide the round trip of each."""
@@ -53,6 +57,7 @@ class Driver:
         waiters: Waiters,
         forks: Forks,
         versions: Versions,
+        ledger: Ledger,
     ) -> None:
         self._connection = connection
         self._subjects = subjects
@@ -66,10 +71,11 @@ class Driver:
         self._waiters = waiters
         self._forks = forks
         self._versions = versions
+        self._ledger = ledger
 
     async def drive(
         self, plan: Plan | None, run: RunDocument, driven: RunDocument | None = None
-    ) -> list[ChildStarted]:
+    ) -> list[Found]:
         """Make true everything that a document as it stands asks for; return what it has to hear.
 
         ``driven`` is an earlier one that this engine has driven. What it has to hear is heard again
@@ -108,8 +114,8 @@ class Driver:
 
     async def _perform_all(
         self, plan: Plan | None, run: RunDocument, commands: tuple[effects.Command, ...]
-    ) -> list[ChildStarted]:
-        found: list[ChildStarted | None] = []
+    ) -> list[Found]:
+        found: list[Found | None] = []
         if len(commands) == 1:
             found.append(await self._perform(plan, run, commands[0]))
         else:
@@ -120,7 +126,7 @@ class Driver:
 
     async def _perform(
         self, plan: Plan | None, run: RunDocument, command: effects.Command
-    ) -> ChildStarted | None:
+    ) -> Found | None:
         match command:
             case effects.StartChild():
                 assert plan is not None
@@ -131,7 +137,7 @@ class Driver:
                 pass  # Comes last: see ``drive``.
             case effects.CreateRegister():
                 assert plan is not None
-                await self._create(plan, run, command.step)
+                return await self._create(plan, run, command.step)
             case effects.EndRegister():
                 assert plan is not None
                 address = self._address(plan, run, command.step)
@@ -163,32 +169,38 @@ class Driver:
                 assert_never(command)
         return None
 
-    async def _create(self, plan: Plan, run: RunDocument, step_id: str) -> None:
-        address = self._address(plan, run, step_id)
+    async def _create(
+        self, plan: Plan, run: RunDocument, step_id: str
+    ) -> StepEnded | StepParked | None:
+        """Make the register exist; return what the document has to hear of it at once."""
+        address, began = self._address(plan, run, step_id), run.steps[step_of(step_id)].event
         known = self._registers.known(address)
         if known is not None:
             # Whoever created it may have died before it set the deadline.
             await self._steps.begun(address, known)
-            return
-        step = plan.work(step_id)
+            return first_fact(step_id, known, began)
+        step, head = plan.work(step_id), 0
         flow = await self._inputs.flow(plan, run, step_id)
+        budgets = await self._ledger.budgets(plan, run, step_id)
         if step_id not in plan.steps:
             items, chunk = await self._inputs.of_chunk(plan, run, step_id)
-            first, head = effects.first_register(plan, run, step, items, flow, chunk), 0
+            first = effects.first_register(plan, run, step, items, flow, chunk)
         elif run.fork is not None and step_id in run.fork.given:
             given = await self._forks.given(run.fork.given[step_id])
             head = await self._forks.restore(address, run.fork.given[step_id], given)
             begins = given_task(given, has_saved=head > 0)
-            raw = Inline(given.input)
-            first = effects.first_register(plan, run, step, raw, flow, begins=begins)
+            first = effects.first_register(
+                plan, run, step, Inline(given.input), flow, budgets=budgets, begins=begins
+            )
         else:
             task_input = await self._inputs.of_step(plan, run, step)
-            first, head = effects.first_register(plan, run, step, task_input, flow), 0
+            first = effects.first_register(plan, run, step, task_input, flow, budgets=budgets)
         first = await self._versions.first(step, first)
         placed = await self._registers.create(address, first, head)
         failpoints.reach("engine.register-created")
         placed = await self._steps.released(address, placed)
         await self._steps.begun(address, placed)
+        return first_fact(step_id, placed, began)
 
     def _address(self, plan: Plan, run: RunDocument, step_id: str) -> RegisterAddress:
         return RegisterAddress(run.domain, run.run, step_id, plan.work(step_id).type)

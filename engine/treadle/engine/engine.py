@@ -30,6 +30,7 @@ from treadle.engine.intake import Intake
 from treadle.engine.lane_log import LaneLog
 from treadle.engine.lanes import Lanes
 from treadle.engine.last_resort import LastResort
+from treadle.engine.ledger import Ledger
 from treadle.engine.overdue import Overdue
 from treadle.engine.pauses import Pauses
 from treadle.engine.planned import RunPlans
@@ -236,13 +237,14 @@ def _wire(
     admission = Admission(registers, timers, pauses, Slots(js, subjects), Rates(js, subjects))
     inbox = Inbox(js, subjects)
     versions = Versions(js, subjects, definitions)
+    ledger = Ledger(documents, plans, registers)
     steps = Steps(
-        registers, documents, definitions, plans, timers, inbox, pauses, admission, versions
+        registers, documents, definitions, plans, timers, inbox, ledger, pauses, admission, versions
     )
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))
     waiters = Waiters(WaiterLog(js, subjects), documents, plans, inputs)
-    children = Children(js, subjects, documents, definitions, registers, inputs)
+    children = Children(js, subjects, documents, definitions, inputs, ledger)
     forks = Forks(js, subjects, registers)
     driver = Driver(
         connection,
@@ -257,6 +259,7 @@ def _wire(
         waiters,
         forks,
         versions,
+        ledger,
     )
     runs = Runs(
         documents,

@@ -19,13 +19,7 @@ from treadle.engine.core.apply import (
     request,
     without_definition,
 )
-from treadle.engine.core.facts import (
-    ChildStarted,
-    RunPlaced,
-    StepEnded,
-    StepParked,
-    StepResumed,
-)
+from treadle.engine.core.facts import RunPlaced, StepEnded, StepParked, StepResumed
 from treadle.engine.core.forking import Taken
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
@@ -35,7 +29,7 @@ from treadle.engine.core.signals import APPLIED_SOFT_MAX
 from treadle.engine.dead_letters import DeadLetters
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents, Version
-from treadle.engine.driver import Driver
+from treadle.engine.driver import Driver, Found
 from treadle.engine.floor import AckFloor
 from treadle.engine.forks import Forks, planned
 from treadle.engine.inbox import Inbox
@@ -72,6 +66,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.spending import UNLIMITED
 from treadle.sdk.subjects import RegisterAddress, step_of
 from treadle.sdk.tracing import place as places
 
@@ -227,10 +222,10 @@ class Runs:
 
         A message to an approval is for the document, which it may decide.
 
-        A pause is over before the steps that it held are looked at: one of them may be held in
-        this moment, and whoever holds it looks at the document after it.
+        A pause is over, and a budget raised, before the steps that it held are looked at: one of
+        them may be held in this moment, and whoever holds it looks at the document after it.
         """
-        if isinstance(event, ResumeRequested) and not event.step:
+        if isinstance(event, ResumeRequested) and (not event.step or _raises_budgets(event)):
             if not await self._fold(pending.moment.run, [(event, pending.moment)], pending.domain):
                 later.add(pending)
                 return []
@@ -345,7 +340,7 @@ class Runs:
 
     async def _fold_once(
         self, run_id: str, facts: list[tuple[RunEvent, Moment]], domain: str
-    ) -> list[ChildStarted] | None:
+    ) -> list[Found] | None:
         """Apply facts and drive the effects; return what driving found, None without a run."""
         # A signal that overtook its start in the stream is applied after it, never dropped.
         facts.sort(key=lambda fact: not isinstance(fact[0], RunRequested))
@@ -483,6 +478,10 @@ def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
 
 
 _ABOUT_STEPS = StepEnded | StepParked | StepResumed | MessageSent | EventMatched | ChildEnded
+
+
+def _raises_budgets(event: ResumeRequested) -> bool:
+    return event.add_spending != UNLIMITED or event.max_spending != UNLIMITED
 
 
 def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:

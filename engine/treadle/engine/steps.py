@@ -28,6 +28,7 @@ from treadle.engine.core.pausing import hold, release, resume_of
 from treadle.engine.definitions import Definitions
 from treadle.engine.documents import Documents
 from treadle.engine.inbox import Inbox
+from treadle.engine.ledger import Ledger
 from treadle.engine.pauses import Pauses
 from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
@@ -82,6 +83,7 @@ class Steps:
         plans: RunPlans,
         timers: Timers,
         inbox: Inbox,
+        ledger: Ledger,
         pauses: Pauses,
         admission: Admission,
         versions: Versions,
@@ -92,6 +94,7 @@ class Steps:
         self._plans = plans
         self._timers = timers
         self._inbox = inbox
+        self._ledger = ledger
         self._pauses = pauses
         self._admission = admission
         admission.find_step, admission.on_held = self._step, self.released
@@ -141,6 +144,7 @@ class Steps:
         step, at = await self._versions.at(step, placed, event)
         newest = await self._newest(address, event)
         is_paused = await self._pauses.holds(address.run)
+        at = await self._ledger.informed(address, at, event)
         new = advance(step, at, event, moment, newest, is_paused=is_paused)
         if new is at.register:
             if isinstance(event, TimerFired):
@@ -404,6 +408,15 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
             )
         case _:
             return Answer.DONE
+
+
+def first_fact(step: str, placed: Placed, began: str) -> StepEnded | StepParked | None:
+    """Return what the document has to hear of a step that was stopped before its first task.
+
+    ``began`` is the event that made it active.
+    """
+    fact = _fact(step, placed) if placed.register.parent == began else None
+    return fact if isinstance(fact, StepEnded | StepParked) else None
 
 
 def resumed_fact(step: str, placed: Placed) -> StepResumed:

@@ -73,6 +73,11 @@ class Workflow(Generic[InputT]):
         concurrency: int = 0,
         concurrency_key: str = "",
         version_policy: VersionPolicy = "pin",
+        max_tool_calls: int = 0,
+        max_input_tokens: int = 0,
+        max_output_tokens: int = 0,
+        max_total_tokens: int = 0,
+        max_cost_usd: float = 0,
     ) -> None:
         """Begin a workflow.
 
@@ -83,6 +88,9 @@ class Workflow(Generic[InputT]):
         ``concurrency_key`` so many are under way at once as ``concurrency`` says; further starts
         wait in their order: docs/flow-control.md. With the ``version_policy`` ``latest`` the loops
         of a run take the newest version with each iteration: docs/versions.md.
+
+        The other bounds are on what all loops of a run and of its children report to have used,
+        together: docs/sub-workflows.md.
         """
         self.name = name
         self.input_type: type[InputT] | None = None if isinstance(input, dict) else input
@@ -100,6 +108,11 @@ class Workflow(Generic[InputT]):
             "concurrency": concurrency,
             "concurrency_key": concurrency_key,
             "version_policy": version_policy,
+            "max_tool_calls": max_tool_calls,
+            "max_input_tokens": max_input_tokens,
+            "max_output_tokens": max_output_tokens,
+            "max_total_tokens": max_total_tokens,
+            "max_cost_usd": max_cost_usd,
         }
 
     def task(

@@ -10,8 +10,6 @@ import hashlib
 
 import msgspec
 
-from treadle.sdk.spending import UNLIMITED, SpendingLimits
-
 CHILD_DEPTH_MAX = 8
 """Levels of runs below the one that a client or a trigger has started. A workflow may start itself,
 and one that does so without an end would fill the store; hand-made nesting stays below four."""
@@ -41,8 +39,8 @@ class ParentRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How many runs are above this one."""
     detached: bool = False
     """The parent neither waits for the run nor ends it."""
-    limits: SpendingLimits = UNLIMITED
-    """What was left of the parent's budget when it started the run."""
+    bounded: bool = False
+    """The run shares the budget of its parent, or of a run above that."""
     timeout_ms: int = 0
     """Longest life of the run, from its request; 0 is none."""
 

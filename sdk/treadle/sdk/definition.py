@@ -337,6 +337,17 @@ class WorkflowDefinition(
     """In the order written; the order carries no meaning, ``after`` does."""
     timeout_s: float = 0
     """Longest life of a run in seconds, from its request; 0 is unlimited."""
+    max_tool_calls: int = 0
+    """Tool calls that all loops of a run may report together, those of the runs that its steps
+    start and wait for included; 0 is unlimited."""
+    max_input_tokens: int = 0
+    """Tokens they may report as read; 0 is unlimited."""
+    max_output_tokens: int = 0
+    """Tokens they may report as written; 0 is unlimited."""
+    max_total_tokens: int = 0
+    """Tokens they may report as read or written; 0 is unlimited."""
+    max_cost_usd: float = 0
+    """Dollars they may report as spent; 0 is unlimited."""
     input_schema: dict[str, Any] | None = None
     """JSON schema of the run's input: one that does not fit is refused by clients, and fails the
     run at once if it comes from anywhere else."""

@@ -97,7 +97,7 @@ _BUDGET = Range(
     0, ITERATIONS_MAX, "it is the iteration from which the handler is told, where 0 means never"
 )
 
-_SPENDING = Range(0, SPENDING_MAX, "it is how much the loop may use, where 0 means any amount")
+_SPENDING = Range(0, SPENDING_MAX, "it is how much may be used, where 0 means any amount")
 
 CONDITION_CHARS_MAX = 1_000
 """Characters of a condition. A longer decision is a step's."""
@@ -163,7 +163,7 @@ RANGES: dict[str, Range] = {
         ("max_tool_calls", "max_input_tokens", "max_output_tokens", "max_total_tokens"), _SPENDING
     ),
     "max_cost_usd": Range(
-        0, COST_USD_MAX, "it is the dollars the loop may spend, where 0 means any amount"
+        0, COST_USD_MAX, "it is the dollars that may be spent, where 0 means any amount"
     ),
     "max_attempts": Range(
         1, ATTEMPTS_MAX, "it counts executions, the first included, where 1 means no retry"

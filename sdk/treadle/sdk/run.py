@@ -24,7 +24,7 @@ from treadle.sdk.definition import (
     WaitStep,
 )
 from treadle.sdk.messages import Failure, Fork, MetadataValue
-from treadle.sdk.spending import NOTHING, Spent
+from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
 
 RunStatus = Literal[
     "scheduled", "queued", "running", "paused", "parked", "completed", "failed", "cancelled"
@@ -182,6 +182,8 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """By choice that has completed: the branch it took."""
     responded: str = ""
     """The respond step that has answered the run's request: the first one that has completed."""
+    limits: SpendingLimits = UNLIMITED
+    """What all loops of the run and of its children may use, as it was raised since."""
     parent: ParentRun | None = None
     """The step of another run that started it."""
     metadata: Mapping[str, MetadataValue] = {}

@@ -6,7 +6,8 @@ iteration. Money is in millionths of a dollar, a whole number, so that sums are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +20,9 @@ MICRO = 1_000_000
 MAX_TOOL_CALLS = "max_tool_calls"
 MAX_TOKENS = "max_tokens"
 MAX_COST = "max_cost"
-SPENDING_REASONS = (MAX_TOOL_CALLS, MAX_TOKENS, MAX_COST)
+RUN_BUDGET = "run_budget"
+"""The budget of the run, or of one above it, and not of the loop."""
+SPENDING_REASONS = (MAX_TOOL_CALLS, MAX_TOKENS, MAX_COST, RUN_BUDGET)
 """Names of the bounds on spending, as a parked or failed step gives them."""
 
 
@@ -55,6 +58,15 @@ class SpendingLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     cost_micro_usd: int = 0
 
 
+class SharedBudget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The budget of a run, as one of the loops sees it that use it together."""
+
+    run: str
+    limits: SpendingLimits
+    others: Spent
+    """What all but this loop had used of it when an engine looked last."""
+
+
 # The defaults of stored values. What equals a default is left out of them by its identity, so a
 # sum that is nothing is this very object.
 NOTHING = Spent()
@@ -86,6 +98,14 @@ def reached(limits: SpendingLimits, spent: Spent) -> str:
     return MAX_COST if _is_used_up(limits.cost_micro_usd, spent.cost_micro_usd) else ""
 
 
+def shared_reached(budgets: Sequence[SharedBudget], spent: Spent) -> SharedBudget | None:
+    """Return the first budget that a loop and the others have used up together."""
+    for budget in budgets:
+        if reached(budget.limits, plus(budget.others, spent)):
+            return budget
+    return None
+
+
 def raised(limits: SpendingLimits, to: SpendingLimits, by: SpendingLimits) -> SpendingLimits:
     """Return the bounds raised to, then by, what is asked; none is lowered or begins to bind."""
 
@@ -98,6 +118,33 @@ def raised(limits: SpendingLimits, to: SpendingLimits, by: SpendingLimits) -> Sp
 
     new = SpendingLimits(**{name: one(name) for name in SpendingLimits.__struct_fields__})
     return limits if new == limits else new
+
+
+class _Bounded(Protocol):
+    """A loop, or a workflow, as it is defined."""
+
+    @property
+    def max_tool_calls(self) -> int: ...
+    @property
+    def max_input_tokens(self) -> int: ...
+    @property
+    def max_output_tokens(self) -> int: ...
+    @property
+    def max_total_tokens(self) -> int: ...
+    @property
+    def max_cost_usd(self) -> float: ...
+
+
+def limits_of(defined: _Bounded) -> SpendingLimits:
+    """Return the bounds that a loop or a workflow is defined with."""
+    limits = SpendingLimits(
+        tool_calls=defined.max_tool_calls,
+        input_tokens=defined.max_input_tokens,
+        output_tokens=defined.max_output_tokens,
+        total_tokens=defined.max_total_tokens,
+        cost_micro_usd=micro_usd(defined.max_cost_usd),
+    )
+    return UNLIMITED if limits == UNLIMITED else limits
 
 
 def micro_usd(dollars: float) -> int:

@@ -38,7 +38,7 @@ from treadle.worker.failure import (
 )
 from treadle.worker.field_logger import FieldLogger
 from treadle.worker.mailbox import ReceivedMessage
-from treadle.worker.spending import Remaining, remaining
+from treadle.worker.spending import Remaining, least
 from treadle.worker.verdict import Complete, Continue, Fail, Wait
 
 if TYPE_CHECKING:
@@ -268,7 +268,8 @@ class _Loop:
     @property
     def remaining(self) -> Remaining:
         """What may still be used; ``None`` where there is no bound."""
-        return remaining(self._call.task.limits, self.spent)
+        task = self._call.task
+        return least(task.limits, self.spent, task.budgets)
 
     def report_spent(self, spent: Spent) -> None:
         """Say what this iteration has used so far, all its attempts included.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
-from treadle.sdk.spending import MICRO, SpendingLimits, Spent
+from treadle.sdk.spending import MICRO, SharedBudget, SpendingLimits, Spent, plus
 
 
 class Remaining(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +20,20 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
 
 
+def least(limits: SpendingLimits, spent: Spent, budgets: Sequence[SharedBudget]) -> Remaining:
+    """Return what a loop's limits leave after what was used, and what the budgets it shares do."""
+    found = remaining(limits, spent)
+    for budget in budgets:
+        other = remaining(budget.limits, plus(budget.others, spent))
+        found = Remaining(
+            **{
+                name: _lower(getattr(found, name), getattr(other, name))
+                for name in Remaining.__struct_fields__
+            }
+        )
+    return found
+
+
 def remaining(limits: SpendingLimits, spent: Spent) -> Remaining:
     """Return what the limits leave after what was used."""
     cost = _left(limits.cost_micro_usd, spent.cost_micro_usd)
@@ -27,6 +44,10 @@ def remaining(limits: SpendingLimits, spent: Spent) -> Remaining:
         total_tokens=_left(limits.total_tokens, spent.total_tokens),
         cost_usd=None if cost is None else cost / MICRO,
     )
+
+
+def _lower(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else min(one, other)
 
 
 def _left(limit: int, used: int) -> int | None:

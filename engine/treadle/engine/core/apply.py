@@ -22,7 +22,7 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import children, pausing, scheduling, singletons, waits
+from treadle.engine.core import budget, children, pausing, scheduling, singletons, waits
 from treadle.engine.core.facts import (
     ChildStarted,
     RunPlaced,
@@ -64,6 +64,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import WAITING, RunDocument, StepEntry
+from treadle.sdk.spending import limits_of
 from treadle.sdk.subjects import parse_chunk, step_of
 
 DEFINITION_GONE_MS = 60_000
@@ -125,6 +126,8 @@ def request(
         trace=event.trace,
         fork=event.fork,
     )
+    if plan is not None:
+        run = msgspec.structs.replace(run, limits=limits_of(plan.definition))
     if is_orphaned:
         gone = Failure("cancelled", "the step that asked for the run is over", retryable=False)
         return end(run, "cancelled", moment, failure=gone)
@@ -374,7 +377,8 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
 
 
 def _resume(plan: Plan, run: RunDocument, event: ResumeRequested, moment: Moment) -> RunDocument:
-    """End a pause of the run; parked steps are moved on by their registers."""
+    """Raise its budget and end its pause; parked steps are moved on by their registers."""
+    run = budget.raised(run, event, moment)
     if event.step:
         return run
     resumed = pausing.resumed(run, moment)

@@ -34,7 +34,7 @@ from treadle.sdk.messages import (
     Task,
 )
 from treadle.sdk.run import MAX_ATTEMPTS
-from treadle.sdk.spending import Spent
+from treadle.sdk.spending import SpendingLimits, Spent
 
 WRAP_UP_MS = 300_000
 """A wrapping-up iteration has its own timeout and five minutes on top: a reached bound still
@@ -68,7 +68,10 @@ def reached(task: Task, now_ms: int) -> str:
 
 def overspent(task: Task) -> str:
     """Return the name of the budget that is used up, or ''."""
-    return spending.reached(task.limits, spent_by(task))
+    if reason := spending.reached(task.limits, spent_by(task)):
+        return reason
+    is_over = task.budgets and spending.shared_reached(task.budgets, spent_by(task))
+    return spending.RUN_BUDGET if is_over else ""
 
 
 def spent_by(task: Task) -> Spent:
@@ -265,10 +268,18 @@ def too_large(register: LiveRegister, why: str, moment: Moment) -> Ended:
 def _explain(task: Task, reason: str) -> str:
     if reason == MAX_ITERATIONS:
         return f"the loop took all of its {task.max_iterations} iterations without completing"
+    spent = spent_by(task)
+    budget = spending.shared_reached(task.budgets, spent)
+    if reason == spending.RUN_BUDGET and budget is not None:
+        used = _spending(budget.limits, spending.plus(budget.others, spent))
+        return (
+            f"the budget of run {budget.run!r} was used up after {task.iteration} iterations of "
+            f"the loop: {used}"
+        )
     if reason in spending.SPENDING_REASONS:
         return (
             f"the loop used up its {reason} in {task.iteration} iterations of at most "
-            f"{task.max_iterations}: {_spending(task)}"
+            f"{task.max_iterations}: {_spending(task.limits, spent_by(task))}"
         )
     return (
         f"the loop was still running at its {reason}, after {task.iteration} of at most "
@@ -276,9 +287,8 @@ def _explain(task: Task, reason: str) -> str:
     )
 
 
-def _spending(task: Task) -> str:
+def _spending(limits: SpendingLimits, spent: Spent) -> str:
     """Return what was used of what is bounded, in words."""
-    limits, spent = task.limits, spent_by(task)
     used = (
         ("tool calls", spent.tool_calls, limits.tool_calls),
         ("input tokens", spent.input_tokens, limits.input_tokens),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
+from treadle.engine.core.budget import is_bounded
 from treadle.engine.core.facts import ChildStarted
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -38,6 +39,7 @@ def link(run: RunDocument, step: SubWorkflowStep) -> ParentRun:
         root=above.root if above else run.run,
         depth=above.depth + 1 if above else 1,
         detached=step.detached,
+        bounded=is_bounded(run) and not step.detached,
         timeout_ms=round(step.timeout_s * 1000),
     )
 

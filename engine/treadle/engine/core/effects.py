@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from treadle.engine.core import maps, waits
-from treadle.engine.core.bounds import spent_by, task_of
+from treadle.engine.core.bounds import limit, overspent, spent_by, task_of
 from treadle.engine.core.flow import gated, slots_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
@@ -48,7 +48,7 @@ from treadle.sdk.messages import (
     TimerFired,
 )
 from treadle.sdk.run import RunDocument, StepEntry
-from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, micro_usd
+from treadle.sdk.spending import NOTHING, SharedBudget, limits_of
 from treadle.sdk.subjects import chunk_id, step_of
 
 
@@ -324,17 +324,23 @@ def first_register(
     flow: Flow | None,
     chunk: MapChunk | None = None,
     *,
+    budgets: tuple[SharedBudget, ...] = (),
     begins: Callable[[Task], Task] | None = None,
 ) -> Register:
     """Return the first value of an active step's register.
 
-    A paused run holds it; under limits it waits for them. ``begins`` is what a run that was
-    forked makes of the first task.
+    A paused run holds it; under limits it waits for them; a loop whose ``budgets`` are used up is
+    stopped before it begins. ``begins`` is what a run that was forked makes of the first task.
     """
-    task = first_task(plan, run, step, task_input, chunk)
+    task = first_task(plan, run, step, task_input, chunk, budgets)
     if begins is not None:
         task = begins(task)
     now = Moment(run.run, task.parent, task.started_ms)
+    if task.budgets and (reason := overspent(task)):
+        stopped = limit(step, task, reason, now)
+        if not isinstance(stopped, Task):
+            return stopped
+        task = stopped
     limited = task if flow is None else msgspec.structs.replace(task, flow=flow)
     return hold(limited, now) if run.is_paused else gated(limited, now)
 
@@ -345,10 +351,12 @@ def first_task(
     step: TaskStep | AgentLoopStep,
     task_input: TaskInput,
     chunk: MapChunk | None = None,
+    budgets: tuple[SharedBudget, ...] = (),
 ) -> Task:
     """Return the first value of an active step's register, or of one of a map's chunk.
 
-    ``max_duration`` counts from here: the time of the event that made the step active.
+    ``max_duration`` counts from here: the time of the event that made the step active. ``budgets``
+    are what bounds a loop besides its own limits.
     """
     entry = run.steps[step_of(step.id)]
     task = Task(
@@ -374,19 +382,8 @@ def first_task(
         limits=limits_of(step),
         # What a planner has planned is in no version.
         follows=run.version_policy == "latest" and step.id not in plan.planner_of,
+        budgets=budgets,
     )
-
-
-def limits_of(step: AgentLoopStep) -> SpendingLimits:
-    """Return what a loop may use."""
-    limits = SpendingLimits(
-        tool_calls=step.max_tool_calls,
-        input_tokens=step.max_input_tokens,
-        output_tokens=step.max_output_tokens,
-        total_tokens=step.max_total_tokens,
-        cost_micro_usd=micro_usd(step.max_cost_usd),
-    )
-    return UNLIMITED if limits == UNLIMITED else limits
 
 
 def cancelled(register: Register | None, failure: Failure, moment: Moment) -> Ended:

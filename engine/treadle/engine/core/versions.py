@@ -13,7 +13,6 @@ import msgspec
 
 from treadle.engine.core.advance import RegisterEvent
 from treadle.engine.core.bounds import task_of
-from treadle.engine.core.effects import limits_of
 from treadle.sdk.definition import AgentLoopStep
 from treadle.sdk.messages import (
     Delayed,
@@ -24,7 +23,7 @@ from treadle.sdk.messages import (
     StepWaiting,
     Task,
 )
-from treadle.sdk.spending import SpendingLimits
+from treadle.sdk.spending import SpendingLimits, limits_of
 
 
 def is_boundary(register: LiveRegister, event: RegisterEvent) -> bool:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from treadle.sdk.asks import Ask
-from treadle.sdk.client.raising import raise_past, used_text
+from treadle.sdk.client.raising import budget_text, raise_budget, raise_past, used_text
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.run import MAX_ATTEMPTS, PROVIDER_BUSY, WAITING, Pause, RunDocument
+from treadle.sdk.spending import RUN_BUDGET, SharedBudget, shared_reached
 from treadle.sdk.times import date
 from treadle.sdk.wording import Suggestions
 
@@ -260,12 +261,25 @@ def _parked_note(run: str, step: StepView) -> Note:
     if step.failure is not None and why == MAX_ATTEMPTS:
         text = f"step {step.id!r} is parked: {step.failure.message}"
         return Note(text, f"treadle run resume {run}", "parked", step.id)
+    budget = shared_reached(step.budgets, step.spent) if why == RUN_BUDGET else None
+    if budget is not None:
+        return _budget_note(run, step, budget)
     at = f" after {step.iterations} iterations" if step.iterations else ""
     used = used_text(why, step.limits, step.spent)
     late_ms = step.since_ms - step.deadline_ms if step.deadline_ms else 0
     options = raise_past(why, step.limits, step.spent, late_ms)
     text = f"step {step.id!r} is parked at {why}{at}{f', {used} used' if used else ''}"
     return Note(text, f"treadle run resume {run} {options}", "parked", step.id)
+
+
+def _budget_note(run: str, step: StepView, budget: SharedBudget) -> Note:
+    """Of a budget that the step shares: it is raised where it is, and then the step is resumed."""
+    used = budget_text(budget, step.spent)
+    text = f"step {step.id!r} is parked: {used} of the budget of run {budget.run!r} used"
+    command = f"treadle run resume {budget.run} {raise_budget(budget, step.spent)}"
+    if budget.run != run:
+        command = f"{command} && treadle run resume {run}"
+    return Note(text, command, "parked", step.id)
 
 
 def ask_note(run: str, step: str, ask: Ask) -> Note:

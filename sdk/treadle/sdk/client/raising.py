@@ -15,9 +15,12 @@ from treadle.sdk.spending import (
     MAX_TOKENS,
     MAX_TOOL_CALLS,
     MICRO,
+    SharedBudget,
     SpendingLimits,
     Spent,
     micro_usd,
+    plus,
+    reached,
 )
 
 RAISED_MAX = 2**53
@@ -55,6 +58,18 @@ def used_text(reason: str, limits: SpendingLimits, spent: Spent) -> str:
         return ", ".join(f"{used / MICRO:g} of {limit / MICRO:g} USD" for limit, used in pairs)
     unit = "tokens" if reason == MAX_TOKENS else "tool calls"
     return ", ".join(f"{used} of {limit} {unit}" for limit, used in pairs)
+
+
+def raise_budget(budget: SharedBudget, spent: Spent) -> str:
+    """Return the options of a resume that raise the budget of a run above what was used of it."""
+    total = plus(budget.others, spent)
+    return raise_past(reached(budget.limits, total), budget.limits, total, 0)
+
+
+def budget_text(budget: SharedBudget, spent: Spent) -> str:
+    """Return what was used of the budget of a run."""
+    total = plus(budget.others, spent)
+    return used_text(reached(budget.limits, total), budget.limits, total)
 
 
 def _used_of(reason: str, limits: SpendingLimits, spent: Spent) -> list[tuple[int, int]]:

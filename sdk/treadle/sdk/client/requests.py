@@ -20,7 +20,7 @@ from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.beginning import When
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.planned import definition_of
-from treadle.sdk.client.raising import raise_past
+from treadle.sdk.client.raising import budget_text, raise_budget, raise_past
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
@@ -34,6 +34,7 @@ from treadle.sdk.messages import (
     ResumeRequested,
     RunRequested,
     SignalReceived,
+    Task,
 )
 from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import RunDocument
@@ -41,6 +42,9 @@ from treadle.sdk.scheduling import begins_text
 from treadle.sdk.singletons import Placed
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
+
+RAISED_LOOKS_S = (0.05, 0.1, 0.2)
+"""Pauses between looks at a budget that is used up: it may have been raised just now."""
 
 UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
 """Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
@@ -203,6 +207,11 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
     if is_live and not parked and await _is_pausing(store, run):
         await _store(store, run, "resume", new_nonce(), request)
         return
+    if is_live and not parked and document is not None and not request.step:
+        limits = document.limits
+        if spending.raised(limits, request.max_spending, request.add_spending) is not limits:
+            await _store(store, run, "resume", new_nonce(), request)
+            return  # The budget that the run shares with its children is raised.
     if document is None or not parked:
         status = document.status if document else "not yet taken by an engine"
         raise RunConflict(
@@ -223,7 +232,7 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
 async def require(store: Store, run: str) -> RunDocument | None:
     """Return the run's document, None if it is only requested; raise ``UnknownRun``."""
     check_id("run id", run)
-    for pause_s in (*UNKNOWN_LOOKS_S, None):
+    for pause_s in (*RAISED_LOOKS_S, None):
         # The engine writes a document only for a request that is stored, so an empty subject
         # and no document are no run.
         document = await store.document(run)
@@ -351,4 +360,36 @@ async def _stops_again(
             f"is parked at step {step!r} with its {reason} used up, and would stop there again",
             f"Raise the bound: `treadle run resume {document.run} {options}`.",
         )
+    return await _over_budget(store, document, step, held.register.task, request)
+
+
+async def _over_budget(
+    store: Store, document: RunDocument, step: str, task: Task, request: ResumeRequested
+) -> RunConflict | None:
+    """Return the error if a budget that a parked loop shares is still used up.
+
+    One of a run above may have been raised just now: its engine is given a moment.
+    """
+    spent = spending.plus(task.spent, task.spent_now)
+    for known in task.budgets:
+        is_own = known.run == document.run
+        for pause_s in (None,) if is_own else (*UNKNOWN_LOOKS_S, None):
+            holder = document if is_own else await store.document(known.run)
+            limits = holder.limits if holder else spending.UNLIMITED
+            if is_own:
+                limits = spending.raised(limits, request.max_spending, request.add_spending)
+            budget = msgspec.structs.replace(known, limits=limits)
+            if not spending.shared_reached((budget,), spent):
+                break
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+                continue
+            then = "" if is_own else f" && treadle run resume {document.run}"
+            return RunConflict(
+                document.run,
+                f"is parked at step {step!r} with the budget of run {known.run!r} used up "
+                f"({budget_text(budget, spent)}), and would stop there again",
+                "Raise it first: "
+                f"`treadle run resume {known.run} {raise_budget(budget, spent)}{then}`.",
+            )
     return None

@@ -26,7 +26,7 @@ from treadle.sdk.outcome import outcome_of
 from treadle.sdk.plans import result_of
 from treadle.sdk.run import RunDocument, is_copied, kept_output
 from treadle.sdk.shape import Shape, assembled, leaves
-from treadle.sdk.spending import MAX_COST, MAX_TOKENS, SPENDING_REASONS
+from treadle.sdk.spending import MAX_COST, MAX_TOKENS, RUN_BUDGET, SPENDING_REASONS
 from treadle.sdk.subjects import RegisterAddress
 
 _BOUNDS = {MAX_TOKENS: "its bound on tokens", MAX_COST: "max_cost_usd"}
@@ -114,6 +114,11 @@ def hint_of(document: RunDocument) -> str:
     see = f"See each attempt: `treadle run history {document.run}`."
     if failure is None or document.failed_step == "":
         return see
+    if failure.type == RUN_BUDGET:
+        return (
+            f"{see} Raise the budget of workflow {document.workflow!r}, or of the one above that "
+            'shares it; with on_limit="park" a run can be resumed with more.'
+        )
     if failure.type in ("max_iterations", "max_duration", *SPENDING_REASONS):
         bound = _BOUNDS.get(failure.type, failure.type)
         return (

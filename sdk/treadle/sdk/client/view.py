@@ -58,7 +58,7 @@ from treadle.sdk.run import (
     child_of,
     is_kept,
 )
-from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
+from treadle.sdk.spending import NOTHING, UNLIMITED, SharedBudget, SpendingLimits, Spent
 
 ViewStatus = RunStatus | Literal["requested", "unreadable"]
 Doing = Literal[
@@ -127,6 +127,9 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on that, of a live step."""
     version: str = ""
     """Of a live loop that takes newer versions: the one of this iteration."""
+    budgets: tuple[SharedBudget, ...] = ()
+    """Of the run and of those above it, which a live loop shares, as they stood at its last
+    boundary."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, of one that waits."""
     branch: str = ""
@@ -468,4 +471,5 @@ def _of_task(view: StepView, task: Task, doing: Doing, since_ms: int, due_ms: in
         spent=task.spent + task.spent_now,
         limits=task.limits,
         version=task.definition if task.follows else "",
+        budgets=task.budgets,
     )

@@ -10,7 +10,7 @@ from treadle.sdk.asks import Ask
 from treadle.sdk.messages.common import NO_RAW, Failure, TaskInput
 from treadle.sdk.messages.flow import Flow
 from treadle.sdk.messages.maps import ChunkDone, MapChunk
-from treadle.sdk.spending import NOTHING, UNLIMITED, SpendingLimits, Spent
+from treadle.sdk.spending import NOTHING, UNLIMITED, SharedBudget, SpendingLimits, Spent
 
 
 class Task(
@@ -53,6 +53,8 @@ class Task(
     seen: int = 0
     """Newest message to the step that committed iterations took note of."""
     limits: SpendingLimits = UNLIMITED
+    budgets: tuple[SharedBudget, ...] = ()
+    """Of the run and of those above it, nearest first, as they stood at the last boundary."""
     spent: Spent = NOTHING
     """What the committed iterations have used."""
     spent_now: Spent = NOTHING

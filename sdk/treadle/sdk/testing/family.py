@@ -26,7 +26,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.run import child_of
-from treadle.sdk.spending import NOTHING, plus
+from treadle.sdk.testing.budget import used
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.mortal import Workers
 
@@ -87,16 +87,18 @@ class Family:
 
     # ---------------------------------------------------------------- effects
 
-    def start(self, world: World, step: SubWorkflowStep, raw: bytes) -> ChildStarted | None:
+    def start(self, world: World, step_id: str) -> list[ChildStarted]:
         """Start the run of a step, unless it was; return what the run has to hear at once."""
-        run = world.run
+        run, step = world.run, world.plan.steps[step_id]
         assert run is not None
+        assert isinstance(step, SubWorkflowStep)
+        raw = bytes(world.outputs.input_of(step_id).value)
         child, link = child_of(run, step.id), children.link(run, step)
         if child not in self.worlds:
             plan = self._plans.get(step.workflow)
             failure = _refusal(plan, step, link.depth, raw)
             if plan is None or failure is not None:
-                return ChildStarted(step.id, link.attempt, failure)
+                return [ChildStarted(step.id, link.attempt, failure)]
             request = RunRequested(
                 workflow=step.workflow,
                 definition=plan.hash,
@@ -104,7 +106,7 @@ class Family:
                 parent=link,
             )
             self._deliver(self.open(plan, child), request)
-        return ChildStarted(step.id, link.attempt) if step.detached else None
+        return [ChildStarted(step.id, link.attempt)] if step.detached else []
 
     def cancel(self, world: World, step_id: str, attempt: int, reason: str) -> None:
         """Tell a child that nobody waits for it."""
@@ -122,9 +124,6 @@ class Family:
         assert above.run is not None
         if children.awaits(above.run, run.run, run.parent) is False:
             return
-        spent = NOTHING
-        for entry in run.steps.values():
-            spent = plus(spent, entry.spent)
         ended = ChildEnded(
             step=run.parent.step,
             child=run.run,
@@ -134,7 +133,7 @@ class Family:
             output=result_of(world, plan) if run.status == "completed" else NO_RAW,
             failure=run.failure,
             failed_step=run.failed_step,
-            spent=spent,
+            spent=used(world),
         )
         self._deliver(above, ended)
 

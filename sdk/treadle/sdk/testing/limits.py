@@ -34,6 +34,7 @@ from treadle.sdk.messages import (
     TaskInput,
 )
 from treadle.sdk.run import RunDocument
+from treadle.sdk.spending import SharedBudget
 from treadle.sdk.subjects import step_of
 
 Place = Callable[[str, Register], None]
@@ -70,13 +71,16 @@ class SimulatedLimits:
         task_input: TaskInput,
         chunk: MapChunk | None,
         named: Named,
+        budgets: tuple[SharedBudget, ...] = (),
     ) -> Register:
         """Return the first value of the register of a step, or of a chunk of one."""
         step, flow = self._plan().steps[step_of(name)], None
         if isinstance(step, TypedStep) and is_limited(step):
             flow = resolve(run.workflow, step, *named(step.id), run.priority)
         work = self._plan().work(name)
-        return effects.first_register(self._plan(), run, work, task_input, flow, chunk)
+        return effects.first_register(
+            self._plan(), run, work, task_input, flow, chunk, budgets=budgets
+        )
 
     def settle(self, step_id: str, placed: Placed) -> None:
         """Do what limits ask of a register that was just stored."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from treadle.engine.core import Placed, RunEvent, StepEnded, StepParked, StepResumed, bounds
 from treadle.sdk.messages import (
     Delayed,
@@ -84,3 +86,14 @@ def lost_of(address: RegisterAddress, token: int, task: Task) -> TaskLost:
         iteration=task.iteration,
         attempt=task.attempt,
     )
+
+
+def stopped_at_once(
+    run: RunDocument, step_id: str, registers: Mapping[str, Placed]
+) -> list[StepEnded | StepParked]:
+    """Return what there is to hear of a step that was stopped before its first task."""
+    placed, entry = registers[step_id], run.steps.get(step_id)
+    if entry is None or placed.register.parent != entry.event:
+        return []
+    fact = fact_of(step_id, placed, is_moved=False)
+    return [fact] if isinstance(fact, StepEnded | StepParked) else []

@@ -13,7 +13,6 @@ from typing import Any, assert_never
 import msgspec
 
 from treadle.engine.core import (
-    ChildStarted,
     Moment,
     Placed,
     Plan,
@@ -30,11 +29,7 @@ from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
-from treadle.sdk.definition import (
-    ApprovalStep,
-    MapStep,
-    SubWorkflowStep,
-)
+from treadle.sdk.definition import ApprovalStep, MapStep
 from treadle.sdk.given import asked_of
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
@@ -63,6 +58,7 @@ from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import MAIN_DOMAIN, RegisterAddress, parse_chunk
+from treadle.sdk.testing import budget
 from treadle.sdk.testing.beginning import Beginning
 from treadle.sdk.testing.beside import Beside
 from treadle.sdk.testing.boundaries import LETS_LIVE, Boundaries, EngineDied, Side, Victim, Writer
@@ -76,7 +72,14 @@ from treadle.sdk.testing.mortal import Workers
 from treadle.sdk.testing.newer import Newer, grown
 from treadle.sdk.testing.outputs import Outputs
 from treadle.sdk.testing.people import Answers, People
-from treadle.sdk.testing.telling import MOVES, fact_of, iterations_of, lost_of, missed
+from treadle.sdk.testing.telling import (
+    MOVES,
+    fact_of,
+    iterations_of,
+    lost_of,
+    missed,
+    stopped_at_once,
+)
 from treadle.worker.mailbox import Letters, received
 
 CHUNK_BYTES = 64 * 1024
@@ -104,7 +107,7 @@ class World:
     ) -> None:
         self.plan = plan
         """Of the run, with what its planners have planned."""
-        self._family = family
+        self.family = family
         self.run_id = run_id
         self._epoch_ms = now_ms
         self._loop = loop
@@ -173,7 +176,7 @@ class World:
 
     def stop(self, fault: Exception) -> None:
         """End the simulation; of several faults the first one tells."""
-        root = self._family.root
+        root = self.family.root
         root._fault = root._fault or fault
         root.wake()
 
@@ -221,11 +224,11 @@ class World:
 
     def reach(self, what: str, by: Writer, side: Side) -> Victim:
         """Pass a boundary; the worker may be dead afterwards. Raise ``EngineDied``."""
-        if self is not self._family.root:
+        if self is not self.family.root:
             what = f"{what} of run {self.run_id!r}"
         victim = self._boundaries.reach(what, by, side)
         if victim.startswith("worker"):
-            self._family.kill_worker()
+            self.family.kill_worker()
         if victim.endswith("engine"):
             raise EngineDied
         return victim
@@ -341,6 +344,7 @@ class World:
             # Two executions of one task: neither is believed.
             event = TaskLost(step=step_id, type=step.type, token=placed.sequence)
         step, at = self.newer.at(step, placed, event)
+        at = budget.informed(self, step_id, at, event)
         new = advance(step, at, event, moment, newest, is_paused=self._is_paused())
         return placed.register if new is at.register else new
 
@@ -351,13 +355,14 @@ class World:
         for step in self.plan.steps.values():
             if ask := self._people.asked_by(step, self.run):
                 self._people.answer(step.id, ask)
-        found: list[ChildStarted] = []
+        found: list[RunEvent] = []
         for command in effects.of_document(self.plan, self.run):
             match command:
                 case effects.CreateRegister():
                     if command.step not in self.registers:
                         self._place(command.step, self._first(command.step))
                     self._drive_register(command.step)
+                    found += stopped_at_once(self.run, command.step, self.registers)
                 case effects.EndRegister():
                     placed = self.registers.get(command.step)
                     register = placed.register if placed else None
@@ -378,11 +383,11 @@ class World:
                 case effects.ForgetWaiter():
                     pass
                 case effects.StartChild():
-                    found += self._start_child(command.step)
+                    found += self.family.start(self, command.step)
                 case effects.CancelChild(step=step_id, attempt=attempt, reason=reason):
-                    self._family.cancel(self, step_id, attempt, reason)
+                    self.family.cancel(self, step_id, attempt, reason)
                 case effects.TellParent():
-                    self._family.tell(self, self.plan)
+                    self.family.tell(self, self.plan)
                 case effects.EnterLane():
                     self._beginning.enter(self.run)
                 case effects.SettleLane() | effects.Supersede():
@@ -394,17 +399,11 @@ class World:
         for fact in found:
             self._run_event(fact, Moment(self.run_id, "started", self.now_ms()))
 
-    def _start_child(self, step_id: str) -> list[ChildStarted]:
-        step = self.plan.steps[step_id]
-        assert isinstance(step, SubWorkflowStep)
-        started = self._family.start(self, step, bytes(self.outputs.input_of(step_id).value))
-        return [started] if started else []
-
     def _first(self, name: str) -> Register:
         assert self.run is not None
         if (found := parse_chunk(name)) is None:
-            given = self.outputs.input_of(name)
-            first = self._limits.first(self.run, name, given, None, self.named)
+            given, budgets = self.outputs.input_of(name), budget.of_step(self, name)
+            first = self._limits.first(self.run, name, given, None, self.named, budgets)
             return self.newer.first(self.plan.work(name), first)
         piece, chunk = self._cuts[found[0]].piece(found[1])
         return self._limits.first(self.run, name, Inline(msgspec.Raw(piece)), chunk, self.named)
@@ -474,9 +473,9 @@ class World:
         """Wake ``wait_idle`` if nothing more can happen."""
         if self.run is not None and self.run.is_terminal and self.ended_s < 0:
             self.ended_s = self._loop.time()
-        if self._family.is_still:
+        if self.family.is_still:
             # Executions that end in this very step of the loop still settle.
-            self._loop.call_soon(self._family.root.wake)
+            self._loop.call_soon(self.family.root.wake)
 
     def wake(self) -> None:
         """Let ``wait_idle`` return."""
