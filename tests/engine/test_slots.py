@@ -228,6 +228,24 @@ def test_a_task_that_came_too_early_holds_no_slot_and_uses_no_attempt(play: Play
     play(story)
 
 
+def test_what_its_rate_lets_begin_is_given_out_at_once_and_holds_its_slot(play: Play) -> None:
+    workflow = Workflow("paced")
+    limits: dict[str, Any] = {"concurrency": Concurrency(2), "rate_limits": RateLimit(60, 60)}
+    workflow.task("send", "work", **limits)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        for name in ("r1", "r2", "r3"):
+            await stand.client.start(workflow, id=name)
+        for name in ("r1", "r2"):
+            await stand.holds(Task, name, "send", "work")  # No worker is there to wait for it.
+        await stand.holds(Queued, "r3", "send", "work")
+        (record,) = await records(stand)
+        assert len(record.holders) == 2
+
+    play(story)
+
+
 def test_no_more_begin_than_the_rate_allows_and_each_on_its_first_attempt(play: Play) -> None:
     workflow = Workflow("paced")
     workflow.task("send", "work", rate_limits=RateLimit(10, 1.0, burst=1))

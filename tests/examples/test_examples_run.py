@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -164,6 +165,58 @@ def test_sub_workflow_binds_what_its_runs_have_written(
     result, started = _run(environment, tmp_path / "log", "sub_workflow.py", "book", play)
     assert result["bind"] == "Loom Loom Loom. Loom Loom Loom."
     assert started == ["announcement", "chapter", "chapter"]
+
+
+def test_flow_control_lets_the_paying_first_and_calls_the_service_no_more_than_it_takes(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """No worker serves while the tickets come, so that all of them wait and the order is theirs."""
+    url, service = environment["TREADLE_NATS_URL"], "text-service"
+    workflow = runpy.run_path(str(EXAMPLES / "flow_control.py"))["workflow"]
+
+    async def is_registered() -> bool:
+        try:
+            async with Client.connect(url, "treadle") as client:
+                return bool(await client.register(workflow))
+        except ServerError:
+            return False
+
+    async def start(client: Client, customer: str, plan: str, count: int) -> list[RunHandle]:
+        ticket = {"customer": customer, "plan": plan, "text": "How do I log in?"}
+        names = [f"{customer}-{n}" for n in range(count)]
+        return [await client.start("answer-ticket", ticket, id=name) for name in names]
+
+    async def come(client: Client) -> tuple[list[RunHandle], list[RunHandle]]:
+        async def stand() -> tuple[int, int]:
+            found = [each for each in await client.limits() if service in each.label]
+            slots = [each for each in found if each.kind == "concurrency"]
+            return (len(slots[0].holders), slots[0].waiting) if slots else (0, 0)
+
+        async def is_first_waiting() -> bool:
+            return await stand() == (2, 1)
+
+        async def are_all_waiting() -> bool:
+            return await stand() == (2, 3)
+
+        free = await start(client, "freebie", "free", 6)
+        await _until(is_first_waiting)
+        paid = await start(client, "acme", "paid", 2)
+        await _until(are_all_waiting)
+        assert [(await run.get()).status for run in free] == ["running"] * 3 + ["queued"] * 3
+        return free, paid
+
+    async def play(client: Client) -> tuple[list[int], list[int]]:
+        async def calls(customer: str, count: int) -> list[int]:
+            runs = [RunHandle(client, f"{customer}-{n}") for n in range(count)]
+            return [(await run.result())["call"] for run in runs]
+
+        return await calls("freebie", 6), await calls("acme", 2)
+
+    asyncio.run(_until(is_registered))
+    asyncio.run(_when_registered(environment, "answer-ticket", come))
+    free, paid = _run(environment, tmp_path / "log", "flow_control.py", "answer-ticket", play)
+    assert sorted(paid) == [3, 4]
+    assert sorted(free) == [1, 2, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("approved", [True, False])

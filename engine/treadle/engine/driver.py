@@ -17,6 +17,7 @@ from treadle.engine.core.plan import Plan
 from treadle.engine.forks import Forks
 from treadle.engine.inputs import Inputs
 from treadle.engine.lane_log import Lane
+from treadle.engine.lane_turns import LaneTurns
 from treadle.engine.lanes import Lanes
 from treadle.engine.ledger import Ledger
 from treadle.engine.pauses import Pauses
@@ -66,6 +67,7 @@ class Driver:
         self._inputs = inputs
         self._timers = timers
         self._lanes = lanes
+        self._lane_turns = LaneTurns(lanes)
         self._pauses = pauses
         self._children = children
         self._waiters = waiters
@@ -162,7 +164,7 @@ class Driver:
             case effects.EnterLane():
                 await self._lanes.enter(Lane.named(run.lane, run.domain), run.run, run.requested)
             case effects.SettleLane():
-                await self._lanes.settle(Lane.named(run.lane, run.domain), run.places)
+                await self._lane_turns.settle(Lane.named(run.lane, run.domain), run.places)
             case effects.SettlePause():
                 await self._pauses.settle(run)
             case _:

@@ -52,18 +52,17 @@ class Lanes:
         """Return None if a request may begin, for fewer than so many before it are not over.
 
         Otherwise the first one before it that is not. None stays true: what is over is for ever.
-        ``NOBODY`` if what answers does not know this request yet, or its run is over itself.
+        ``NOBODY`` if what answers does not know this request yet, or its run is over itself; and
+        where there are several places, if there may be none: a look will tell.
         """
         kept = await self._log.record(lane)
-        if places > 1 and await self._has_room(lane, kept, place, places):
-            return None
+        if places > 1:
+            return None if await self._has_room(lane, kept, place, places) else NOBODY
         entries, _ = await self._look(lane, kept.record, places)
-        first = [entry.place for entry in entries[:places]]
-        if place in first:
-            return None
-        if len(first) < places or first[-1].sequence > place.sequence:
+        if not entries or entries[0].place.sequence > place.sequence:
             return NOBODY
-        return first[0]
+        first = entries[0].place
+        return None if first == place else first
 
     async def _has_room(self, lane: Lane, kept: Kept, place: Place, places: int) -> bool:
         """Return whether a request has a place even if all before it that are noted are not over.

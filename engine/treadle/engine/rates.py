@@ -36,8 +36,8 @@ class Rates:
     async def due_ms(self, claims: tuple[RateClaim, ...], count: int) -> int:
         """Take places under each of the rates; return when the last of them lets them begin.
 
-        ``count`` is how many begin together. The time is in milliseconds since the epoch; now or
-        earlier is at once.
+        ``count`` is how many begin together. The time is in milliseconds since the epoch; 0 is at
+        once, whatever the clock says by the time that the answer is there.
         """
         dues = await asyncio.gather(*(self._reserve(claim, count) for claim in claims))
         return max(dues, default=0)
@@ -74,7 +74,7 @@ class Rates:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not isinstance(answer, Refused):
-                return due_us
+                return due_us if due_us > now_us else 0
             if answer.transient:
                 await asyncio.sleep(_RETRY_S)
         raise Unknown(f"the record of rate {claim.label!r} was refused {TRIES_MAX} times")
