@@ -119,3 +119,17 @@ def test_triggers_keep_to_it_and_nobody_chooses_another_lane(play: Play) -> None
         assert statuses == ["queued"] * 3 + ["running"] * 2
 
     play(story)
+
+
+def test_a_step_is_refused_that_might_wait_behind_its_own_run(play: Play) -> None:
+    workflow = Workflow("few", concurrency=2, concurrency_key='input["n"]')
+    workflow.sub_workflow("again", "few")
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.client.start(workflow, {"n": 1}, id="r1")
+        failed = await stand.ended("r1")
+        assert failed.failure is not None and failed.failure.type == "waits_for_itself"
+        assert "might be queued in lane 'few:1' behind this run" in failed.failure.message
+
+    play(story)
