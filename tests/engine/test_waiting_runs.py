@@ -135,3 +135,39 @@ def test_every_kind_of_step_that_begins_a_run_knows_the_runs_input(play: Play) -
         }
 
     play(story)
+
+
+def test_a_worker_that_comes_after_fifty_cancels_runs_none_of_them(play: Play) -> None:
+    workflow = Workflow("waits")
+    workflow.task("step", "late")
+    worker, ran = Worker(), list[str]()
+
+    @worker.handler("late")
+    async def late(ctx: TaskContext[Any]) -> None:
+        ran.append(ctx.run)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        names = [f"r{n}" for n in range(50)]
+        for name in names:
+            await stand.client.start(workflow, id=name)
+        await _active(stand, names[-1])
+        for name in names:
+            await stand.client.cancel(name)
+        for name in names:
+            await stand.status(name, "cancelled")
+        stand.worker(worker)
+        # What is started behind them comes at once: nothing of them is in its way.
+        await stand.client.start(workflow, id="alive")
+        await stand.ended("alive")
+        assert ran == ["alive"]
+        s = stand.subjects
+        consumer = s.worker_consumer("late")
+
+        async def left() -> int:
+            info = await stand.js.api(f"CONSUMER.INFO.{s.steps_stream}.{consumer}")
+            return int(info["num_pending"]) + int(info["num_ack_pending"])
+
+        await stand.until("nothing is queued", left, lambda n: n == 0)
+
+    play(story)
