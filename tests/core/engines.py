@@ -32,8 +32,8 @@ from treadle.engine.core import (
 )
 from treadle.engine.core.bounds import spent_by
 from treadle.engine.core.flow import gated, is_limited, resolve
-from treadle.engine.core.waits import used_before
-from treadle.sdk.definition import ApprovalStep, EventStep, SubWorkflowStep, TypedStep
+from treadle.engine.core.waits import is_waiting, used_before
+from treadle.sdk.definition import ApprovalStep, SubWorkflowStep, TypedStep
 from treadle.sdk.messages import (
     Ended,
     MessageSent,
@@ -272,8 +272,7 @@ def _create(
 
 def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None, None]:
     """Store who waits, then look at what was published, then whether it still waits."""
-    step = world.plan.steps[step_id]
-    assert isinstance(step, EventStep)
+    step = world.plan.awaited(step_id)
     world.waiters[step_id] = used_before(world.plan, run, step)
     yield
     for sequence, name in list(world.published.items()):
@@ -282,7 +281,7 @@ def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None
             break
     yield
     assert world.document is not None
-    if world.document.steps[step_id].status != "active":
+    if not is_waiting(world.document, step_id):
         yield
         world.waiters.pop(step_id, None)
 
@@ -292,8 +291,7 @@ def meet(world: World, sequence: int) -> Generator[None, None, None]:
     assert world.document is not None
     name, requested = world.published[sequence], world.document.requested
     for step_id, used in list(world.waiters.items()):
-        step = world.plan.steps[step_id]
-        assert isinstance(step, EventStep)
+        step = world.plan.awaited(step_id)
         if step.event != name or sequence in used:
             continue
         yield

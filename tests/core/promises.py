@@ -1,4 +1,4 @@
-"""Promises about messages and about runs that steps start, read off a simulated world."""
+"""Promises about messages, waits and runs that steps start, read off a simulated world."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.engine.core.bounds import reached
-from treadle.sdk.definition import SubWorkflowStep
+from treadle.engine.core.waits import is_waiting, used_before
+from treadle.sdk.definition import EventStep, SubWorkflowStep
 from treadle.sdk.messages import ChildEnded, Ended, Register, Task
 from treadle.sdk.run import RunDocument, StepEntry, child_of
 from treadle.sdk.spending import NOTHING, at_least, plus
@@ -52,3 +53,29 @@ def end_child(world: World, step_id: str, outcome: Any) -> None:
         attempt = world.children[child]
         event = ChildEnded(step=step_id, child=child, attempt=attempt, outcome=outcome)
         world.store(event)
+
+
+def check_waiters(world: World) -> None:
+    """Assert what is true when every event was met: nobody waits for what is there."""
+    assert world.document is not None
+    run = world.document
+    for wait, cancel in world.plan.cancels.items():
+        assert (wait in world.waiters) == is_waiting(run, wait)
+        is_missed = is_waiting(run, wait) and cancel.event in world.published.values()
+        assert not is_missed, "no event that cancels is missed"
+    for step_id, entry in run.steps.items():
+        step = world.plan.steps[step_id]
+        if not isinstance(step, EventStep):
+            continue
+        if run.is_terminal or entry.status != "active":
+            assert step_id not in world.waiters, "a step that is over is not found any more"
+            continue
+        used = used_before(world.plan, run, step)
+        assert world.waiters[step_id] == used
+        fitting = [n for n, name in world.published.items() if name == step.event]
+        assert set(fitting) <= set(used), "no event that was published is missed"
+    for step_id, entry in run.steps.items():
+        step = world.plan.steps[step_id]
+        if isinstance(step, EventStep) and entry.position:
+            assert world.published[entry.position] == step.event
+            assert entry.position not in used_before(world.plan, run, step)

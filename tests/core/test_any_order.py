@@ -15,7 +15,8 @@ from tests.core import admitting
 from tests.core import strategies as own
 from tests.core.engines import meet
 from tests.core.limiting import limited
-from tests.core.promises import end_child
+from tests.core.names import EVENTS
+from tests.core.promises import check_waiters, end_child
 from tests.core.world import World
 
 from treadle.engine.core import Plan
@@ -92,9 +93,14 @@ class AnyOrder(RuleBasedStateMachine):
         ),
         start_after_ms=st.sampled_from((0, 0, 0, 1, 900, 70_000)),
         policy=st.sampled_from(("pin", "latest")),
+        cancel_on=st.sampled_from(((), (), (), EVENTS[:1])),
     )
-    def begin(self, plan: Plan, start_after_ms: int, policy: VersionPolicy) -> None:
-        follows = msgspec.structs.replace(plan.definition, version_policy=policy)
+    def begin(
+        self, plan: Plan, start_after_ms: int, policy: VersionPolicy, cancel_on: tuple[str, ...]
+    ) -> None:
+        follows = msgspec.structs.replace(
+            plan.definition, version_policy=policy, cancel_on=dict.fromkeys(cancel_on, "")
+        )
         self.world = World(Plan(follows, plan.hash))
         self.world.request(start_after_ms)
 
@@ -297,7 +303,7 @@ class AnyOrder(RuleBasedStateMachine):
                 world.meet_all()
             world.sweep_slots()
             world.check_rest()
-            world.check_waiters()
+            check_waiters(world)
             assert world.document is not None
             if world.document.is_terminal:
                 break

@@ -159,3 +159,12 @@ def test_a_simulated_event_that_does_not_come_in_time_is_null() -> None:
     run = _simulated(workflow, events=[Event("order.paid", 1, after_s=6)])
     assert (run.result(), run.elapsed_s) == (None, 5)
     assert msgspec.json.encode(run.step("paid").output) == b"null"
+
+
+def test_a_simulated_event_that_cancels_ends_the_run_it_fits() -> None:
+    workflow = Workflow("w", cancel_on={"order.cancelled": 'event["id"] == input["order"]'})
+    workflow.sleep("nap", 60)
+    events = [Event("order.cancelled", {"id": n}, after_s=n) for n in (5, 7)]
+    run = _simulated(workflow, {"order": 7}, events=events)
+    assert (run.status, run.reason, run.elapsed_s) == ("cancelled", "cancelled", 7)
+    assert _simulated(workflow, {"order": 8}, events=events).status == "completed"

@@ -14,17 +14,15 @@ from typing import Any
 
 import msgspec
 from tests.core import admitting, budgets, engines, mapping, planning
-from tests.core.promises import check_children, check_messages
+from tests.core.promises import check_children, check_messages, check_waiters
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
 from tests.core.turns import check_turn
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
 from treadle.engine.core.bounds import spent_by, task_of
-from treadle.engine.core.waits import used_before
 from treadle.sdk.definition import (
     AgentLoopStep,
-    EventStep,
     PlannerStep,
     Step,
     SubWorkflowStep,
@@ -432,34 +430,13 @@ class World:
                 case _:
                     assert entry.status == "active"
 
-    def check_waiters(self) -> None:
-        """Assert what is true when every event was met: nobody waits for what is there."""
-        assert self.document is not None
-        run = self.document
-        for step_id, entry in run.steps.items():
-            step = self.plan.steps[step_id]
-            if not isinstance(step, EventStep):
-                continue
-            if run.is_terminal or entry.status != "active":
-                assert step_id not in self.waiters, "a step that is over is not found any more"
-                continue
-            used = used_before(self.plan, run, step)
-            assert self.waiters[step_id] == used
-            fitting = [n for n, name in self.published.items() if name == step.event]
-            assert set(fitting) <= set(used), "no event that was published is missed"
-        for step_id, entry in run.steps.items():
-            step = self.plan.steps[step_id]
-            if isinstance(step, EventStep) and entry.position:
-                assert self.published[entry.position] == step.event
-                assert entry.position not in used_before(self.plan, run, step)
-
     def check_end(self) -> None:
         """Assert what is true when the run has ended and everybody has come to rest."""
         run = self.document
         assert run is not None
         assert run.is_terminal
         assert not self.unacked
-        self.check_waiters()
+        check_waiters(self)
         for step_id, entry in run.steps.items():
             step = self.plan.steps[step_id]
             if isinstance(step, SubWorkflowStep):

@@ -120,6 +120,40 @@ def test_an_engine_that_slept_while_others_went_on_leaves_nothing_behind(
     play(story)
 
 
+@pytest.mark.parametrize(
+    "window",
+    [
+        "engine.document-stored",
+        "engine.waiter-stored",
+        "engine.waiter-looked-back",
+        "engine.earlier-event-told",
+        "engine.effects-driven",
+        "engine.event-told",
+        "engine.event-met",
+        "engine.waiter-forgotten",
+    ],
+)
+def test_a_run_is_cancelled_by_its_event_although_an_engine_was_killed_at(
+    play: Play, window: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        doomed = stage.engine(f"{window}=kill@1")
+        workflow = Workflow("order", input=dict, cancel_on={NAME: 'event["id"] == input["id"]'})
+        workflow.wait_for_signal("never")
+        await stage.client.start(workflow, {"id": 6}, id="other")
+        await stage.client.start(workflow, {"id": 7}, id="run")
+        await stage.client.publish_event(NAME, {"id": 7}, id="stop")
+        stage.engine()
+        ended = await stage.ended("run")
+        assert ended.status == "cancelled"
+        await stage.until("its wait is over", lambda: keys(stage), lambda left: len(left) == 1)
+        other = await stage.document("other")
+        assert other is not None and other.status == "running"
+        doomed.kill()
+
+    play(story)
+
+
 @pytest.mark.parametrize("verdict", ["approve", "reject"])
 @pytest.mark.parametrize("window", ["engine.events-taken", "engine.document-stored"])
 def test_an_answer_decides_once_although_the_engine_was_killed_at(

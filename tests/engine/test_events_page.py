@@ -41,6 +41,14 @@ def test_the_step_of_the_page_without_its_event_is_skipped_over() -> None:
     assert (run.status, run.step("ship").status) == ("completed", "skipped")
 
 
+def test_the_event_of_the_page_cancels_its_run_and_no_other() -> None:
+    workflow = block_of("events.md", "python cancels")["cancellable"]
+    for order, status in ((104, "cancelled"), (105, "running")):
+        event = Event("order.cancelled", {"order": 104})
+        run = asyncio.run(simulate(workflow, {"order": order}, events=[event]))
+        assert run.status == status
+
+
 def test_the_page_says_what_is_so() -> None:
     (step,) = re.findall(r"`(\{kind: event.*?\})`", PAGE)
     definition = parse_definition(f"name: order\nsteps:\n  - {step}\n", "yaml")

@@ -35,14 +35,11 @@ from treadle.sdk.definition import (
     WorkflowDefinition,
     to_plain,
 )
-from treadle.sdk.limits import (
-    COST_USD_MAX,
-    DURATION_S_MAX,
-    SPENDING_MAX,
-)
+from treadle.sdk.limits import COST_USD_MAX, DURATION_S_MAX, SPENDING_MAX
 
 # No deadline: a busy machine is no fault of the code.
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_matches = st.sampled_from(("", 'event["id"] == input["id"]', "event > 3"))
 
 # Words that YAML 1.1, YAML 1.2 or both would read as something else than text.
 _TRICKY = ["on", "no", "null", "true", "1e3", "0x1F", "0b1", "010", "1_000", "_", "1"]
@@ -123,7 +120,7 @@ _any_step: st.SearchStrategy[Step] = st.one_of(
         event=st.lists(ids, min_size=1, max_size=2).map(
             lambda parts: ".".join(parts)[:120].rstrip(".")
         ),
-        match=st.sampled_from(("", 'event["id"] == input["id"]', "event > 3")),
+        match=_matches,
         timeout_s=seconds,
         on_timeout=st.sampled_from(["fail", "complete"]),
     ),
@@ -217,6 +214,7 @@ def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
         input_schema=draw(_json_schemas),
         output_schema=draw(_json_schemas),
         description=draw(texts),
+        cancel_on=draw(st.dictionaries(st.sampled_from(("stop", "order.gone")), _matches)),
     )
 
 

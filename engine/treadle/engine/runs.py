@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from treadle.engine.behind import is_behind
 from treadle.engine.children import Children
 from treadle.engine.core.apply import (
     RunEvent,
@@ -19,7 +20,7 @@ from treadle.engine.core.apply import (
     request,
     without_definition,
 )
-from treadle.engine.core.facts import RunPlaced, StepEnded, StepParked, StepResumed
+from treadle.engine.core.facts import RunPlaced, StepParked
 from treadle.engine.core.forking import Taken
 from treadle.engine.core.maps import names_of
 from treadle.engine.core.moment import Moment
@@ -67,7 +68,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.run import RunDocument, StepEntry
 from treadle.sdk.spending import UNLIMITED
-from treadle.sdk.subjects import RegisterAddress, step_of
+from treadle.sdk.subjects import RegisterAddress
 from treadle.sdk.tracing import place as places
 
 LATER_MS = 100
@@ -355,7 +356,7 @@ class Runs:
                 return None
             if version is not None and folded is version.run:
                 if is_fresh:
-                    if _is_behind(version.run, facts):
+                    if is_behind(version.run, facts):
                         return None
                     break
                 # Another engine may have written since: "it changes nothing" has to be true
@@ -477,23 +478,5 @@ def _is_for(event: ResumeRequested | MessageSent, step: Step) -> bool:
     return event.step in ("", step.id) and isinstance(step, TypedStep)
 
 
-_ABOUT_STEPS = StepEnded | StepParked | StepResumed | MessageSent | EventMatched | ChildEnded
-
-
 def _raises_budgets(event: ResumeRequested) -> bool:
     return event.add_spending != UNLIMITED or event.max_spending != UNLIMITED
-
-
-def _is_behind(run: RunDocument, facts: list[tuple[RunEvent, Moment]]) -> bool:
-    """True when a step with a register, or with an answer, has no entry: a deposed leader has
-    answered, with a document older than that. The events have to be looked at again."""
-    if run.is_terminal:
-        return False
-    for fact, _ in facts:
-        if isinstance(fact, EventMatched) and fact.request != run.requested:
-            continue
-        if isinstance(fact, _ABOUT_STEPS):
-            entry = run.steps.get(step_of(fact.step))
-            if entry is None or (isinstance(fact, ChildEnded) and entry.attempt < fact.attempt):
-                return True
-    return False

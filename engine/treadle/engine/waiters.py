@@ -1,4 +1,4 @@
-"""Steps that wait for published events, and the events that find them.
+"""Steps, and runs, that wait for published events, and the events that find them.
 
     a step begins to wait ──> its key is stored ──> what was published before is looked at
     an event is published ──> it is stored ───────> the keys of its name are looked at
@@ -17,13 +17,14 @@ from collections import OrderedDict
 import msgspec
 
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.waits import used_before
+from treadle.engine.core.waits import is_waiting, used_before
 from treadle.engine.documents import Documents
 from treadle.engine.inputs import Inputs
 from treadle.engine.planned import RunPlans
 from treadle.engine.recurring import sweep_every
 from treadle.engine.waiter_log import SKEW_MS, Found, WaiterLog
 from treadle.sdk import conditions, failpoints, matching
+from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.definition import EventStep
 from treadle.sdk.matching import MISSING, Path
 from treadle.sdk.messages import EventMatched, Failure
@@ -76,14 +77,16 @@ class Waiters:
         done = (run.run, run.requested, step_id, True)
         if done in self._settled:
             return
-        step = plan.steps[step_id]
-        assert isinstance(step, EventStep)
+        step = plan.awaited(step_id)
         names = matching.names_in(step.match)
         run_input, steps = await self._inputs.named(plan, run, step, names)
         waiter = _waiter(plan, run, step, _given(names, run_input, steps))
         try:
             path, value = _indexed(step.match, run_input, steps)
         except conditions.ConditionError as exc:
+            if is_cancel_id(step_id):
+                self._settle(done)
+                return  # No event can fit, and the run needs none.
             failure = Failure("condition", str(exc), retryable=False)
             await self._log.tell(
                 waiter, EventMatched(step=step_id, request=run.requested, failure=failure)
@@ -104,8 +107,7 @@ class Waiters:
                 break
         failpoints.reach("engine.waiter-looked-back")
         version = await self._documents.read(run.run)
-        entry = version.run.steps.get(step_id) if version else None
-        if entry is None or entry.status != "active":
+        if version is None or not is_waiting(version.run, step_id):
             await self._log.drop(key)
         self._keys[waiter.run, waiter.request, waiter.step] = key
         if len(self._keys) > SETTLED_MAX:
@@ -115,9 +117,9 @@ class Waiters:
     async def forget(self, plan: Plan, run: RunDocument, step_id: str) -> None:
         """Make a step that is over one that no event finds."""
         done = (run.run, run.requested, step_id, False)
-        step = plan.steps[step_id]
-        if done in self._settled or not isinstance(step, EventStep):
+        if done in self._settled:
             return
+        step = plan.awaited(step_id)
         key = self._keys.pop((run.run, run.requested, step_id), "")
         if key:
             await self._log.drop(key)
@@ -165,9 +167,9 @@ class Waiters:
             return False
         run = version.run
         plan = await self._plans.of_run(run)
-        step = plan.steps.get(waiter.step) if plan else None
-        if plan is None or step is None:
+        if plan is None or not (waiter.step in plan.steps or waiter.step in plan.cancels):
             return False
+        step = plan.awaited(waiter.step)
         names = matching.names_in(waiter.match)
         run_input, steps = await self._inputs.named(plan, run, step, names)
         return matching.fits(waiter.match, published.value, run_input, steps)
@@ -187,9 +189,9 @@ class Waiters:
         start, self._swept = self._swept + 1, 0
         async for waiter, key, revision in self._log.all(start):
             version = await self._documents.read(waiter.run)
-            entry = version.run.steps.get(waiter.step) if version else None
-            is_its = version is not None and version.run.requested == waiter.request
-            if not is_its or entry is None or entry.status != "active":
+            run = version.run if version is not None else None
+            is_its = run is not None and run.requested == waiter.request
+            if run is None or not is_its or not is_waiting(run, waiter.step):
                 await self._log.drop(key, up_to=revision + 1)
                 dropped += 1
             count += 1

@@ -73,6 +73,7 @@ class Workflow(Generic[InputT]):
         concurrency: int = 0,
         concurrency_key: str = "",
         version_policy: VersionPolicy = "pin",
+        cancel_on: Mapping[str, str] | None = None,
         max_tool_calls: int = 0,
         max_input_tokens: int = 0,
         max_output_tokens: int = 0,
@@ -88,6 +89,7 @@ class Workflow(Generic[InputT]):
         ``concurrency_key`` so many are under way at once as ``concurrency`` says; further starts
         wait in their order: docs/flow-control.md. With the ``version_policy`` ``latest`` the loops
         of a run take the newest version with each iteration: docs/versions.md.
+        ``cancel_on`` are events that cancel a run, by name, each with its match: docs/events.md.
 
         The other bounds are on what all loops of a run and of its children report to have used,
         together: docs/sub-workflows.md.
@@ -108,6 +110,7 @@ class Workflow(Generic[InputT]):
             "concurrency": concurrency,
             "concurrency_key": concurrency_key,
             "version_policy": version_policy,
+            "cancel_on": dict(cancel_on or {}),
             "max_tool_calls": max_tool_calls,
             "max_input_tokens": max_input_tokens,
             "max_output_tokens": max_output_tokens,

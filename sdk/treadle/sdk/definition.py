@@ -366,6 +366,9 @@ class WorkflowDefinition(
     version_policy: VersionPolicy = "pin"
     """``pin``: a run finishes on the version with which it was requested. ``latest``: each of its
     loops takes the newest version of its step with every iteration."""
+    cancel_on: dict[str, str] = {}
+    """Events that cancel a run, by name: the condition of each over ``event``, its payload, and
+    ``input``; an empty one is any event of the name. At most 5."""
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; raise ``KeyError`` if there is none."""

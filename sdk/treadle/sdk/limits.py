@@ -108,6 +108,9 @@ BRANCHES_MAX = 100
 PROMPT_CHARS_MAX = 4_000
 """Characters of what people are asked: a page, and what an inbox shows of it."""
 
+CANCEL_ON_MAX = 5
+"""Events that cancel the runs of a workflow: each run waits for each of them."""
+
 APPROVERS_MAX = 50
 """Names of those who may answer; a longer list is a group with a name."""
 

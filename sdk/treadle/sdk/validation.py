@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk import choices, conditions, matching, responses, singletons, wording
+from treadle.sdk import cancel_on, choices, conditions, matching, responses, singletons, wording
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -112,6 +112,7 @@ def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
     yield from _ranges(definition, "")
     yield from _text("description", definition.description)
     yield from singletons.problems_of(definition)
+    yield from cancel_on.problems_of(definition)
     found = [*_schemas(definition, "")]
     for i, step in enumerate(definition.steps):
         if isinstance(step, WorkStep):

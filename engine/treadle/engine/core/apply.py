@@ -4,8 +4,8 @@
     (nothing) ──RunRequested──> scheduled ──TimerFired──> running | queued
     (nothing) ──RunRequested──> running ──every step is over──> completed
     running ──a step failed and nothing handles it, the run's deadline──> failed
-    scheduled | queued | running | parked ──CancelRequested | RunSuperseded | ParentEnded──>
-        cancelled
+    scheduled | queued | running | parked ──CancelRequested | RunSuperseded | ParentEnded |
+        EventMatched, if it cancels──> cancelled
     running <──StepResumed── parked <──StepParked, nothing active── running
     running | parked <──ResumeRequested── paused <──PauseRequested── running | parked
 
@@ -192,6 +192,9 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             ended = waits.answered(plan, run, event, moment)
             return _step_ended(plan, run, ended, moment) if ended else run
         case EventMatched():
+            if cause := waits.cancelling(plan, run, event):
+                run = pausing.lifted(run, moment)
+                return stop(plan, run, "cancelled", moment, failure=cause)
             ended = waits.matched(plan, run, event, moment)
             return _step_ended(plan, run, ended, moment) if ended else run
         case CancelRequested():

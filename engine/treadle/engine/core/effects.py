@@ -85,14 +85,14 @@ class NotifyCancel(msgspec.Struct, frozen=True):
 
 
 class AwaitEvent(msgspec.Struct, frozen=True):
-    """The step waits for a published event: it has to be among those that events look for, and
-    what was published before has to be looked at."""
+    """The step, or the run to be cancelled by it, waits for a published event: it has to be among
+    those that events look for, and what was published before has to be looked at."""
 
     step: str
 
 
 class ForgetWaiter(msgspec.Struct, frozen=True):
-    """The step waits for no published event any more."""
+    """The step, or the run, waits for no published event any more."""
 
     step: str
 
@@ -162,13 +162,14 @@ def of_document(
     if run.is_terminal:
         told = (TellParent(),) if run.parent and not run.parent.detached else ()
         return (*_of_ended_run(plan, run), *others, *told)
+    cancels = _of_cancels(plan, run)
     if run.status == "queued":
-        return (EnterLane(),) if is_entering(run) else others
+        return (*((EnterLane(),) if is_entering(run) else others), *cancels)
     if run.status == "scheduled":
         fired = TimerFired(kind="run_start", due_ms=run.starts_ms)
-        return (SetTimer("start", run.starts_ms, fired),)
+        return (SetTimer("start", run.starts_ms, fired), *cancels)
     assert plan is not None
-    commands: list[Command] = []
+    commands: list[Command] = [*cancels]
     if run.pause is not None:
         commands.append(SettlePause())
     if run.undoing:
@@ -186,6 +187,15 @@ def of_document(
         elif entry.status == "failed" and step_id in run.maps and not run.undoing:
             commands.extend(_of_failed_map(run, step_id, driven))
     return (*commands, *_of_waits_over(plan, run))
+
+
+def _of_cancels(plan: Plan | None, run: RunDocument) -> list[Command]:
+    """Return what is due of the events that cancel the run; without a definition there are none."""
+    if plan is None or not plan.cancels:
+        return []
+    if waits.is_waiting(run, next(iter(plan.cancels))):
+        return [AwaitEvent(wait) for wait in plan.cancels]
+    return [ForgetWaiter(wait) for wait in plan.cancels]
 
 
 def _of_waits_over(plan: Plan, run: RunDocument) -> tuple[ForgetWaiter, ...]:
@@ -238,7 +248,7 @@ def _of_ended_run(plan: Plan | None, run: RunDocument) -> list[Command]:
     commands.extend(children)
     if plan.may_set_timers or run.deadline_ms or run.starts_ms or run.version_policy == "latest":
         commands.append(ClearTimers())
-    return [*commands, *_of_waits_over(plan, run)]
+    return [*commands, *_of_cancels(plan, run), *_of_waits_over(plan, run)]
 
 
 def _of_cancelled_steps(plan: Plan, run: RunDocument) -> list[EndRegister]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
 
+from treadle.sdk.cancel_on import cancels_of
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -38,6 +39,7 @@ class Plan(Graph):
     """
 
     __slots__ = (
+        "cancels",
         "followers",
         "has_decisions",
         "has_planners",
@@ -93,9 +95,17 @@ class Plan(Graph):
             if isinstance(step, EventStep)
         }
         """By a step that waits for an event: the steps before it that wait for the same one."""
+        self.cancels = cancels_of(definition)
+        """What each run waits for, besides its steps, to be cancelled by."""
         self.may_set_timers = definition.timeout_s > 0 or any(
             _may_set_timers(step) for step in definition.steps
         )
+
+    def awaited(self, wait: str) -> EventStep:
+        """Return what a step waits for, or what the run does to be cancelled by."""
+        step = self.cancels.get(wait) or self.steps[wait]
+        assert isinstance(step, EventStep)
+        return step
 
     def _waited_before(self, step: EventStep) -> Iterator[str]:
         before, left = set[str](), [*step.after]

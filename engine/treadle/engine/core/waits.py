@@ -6,6 +6,7 @@ from treadle.engine.core.facts import StepEnded
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk import approvals
+from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, Step, WaitStep
 from treadle.sdk.messages import EventMatched, Failure, MessageSent
 from treadle.sdk.run import RunDocument
@@ -63,9 +64,25 @@ def matched(plan: Plan, run: RunDocument, event: EventMatched, moment: Moment) -
     return StepEnded(step.id, "completed", 0, event=moment.id, position=event.published)
 
 
+def is_waiting(run: RunDocument, wait: str) -> bool:
+    """True while an event may end what waits: an active step, or the run for what cancels it."""
+    if is_cancel_id(wait):
+        return not run.is_terminal and not run.undoing
+    entry = run.steps.get(wait)
+    return entry is not None and entry.status == "active"
+
+
+def cancelling(plan: Plan, run: RunDocument, event: EventMatched) -> Failure | None:
+    """Return why an event cancels the run; None if it is about a step, or changes nothing."""
+    if event.step not in plan.cancels or event.request != run.requested or run.undoing:
+        return None
+    named = f" ({event.id})" if event.id else ""
+    return Failure("cancelled", f"event {event.name!r}{named} was published", retryable=False)
+
+
 def used_before(plan: Plan, run: RunDocument, step: EventStep) -> tuple[int, ...]:
     """Return the published events that steps before this one have waited for and got."""
-    entries = (run.steps.get(name) for name in plan.waited_before[step.id])
+    entries = (run.steps.get(name) for name in plan.waited_before.get(step.id, ()))
     return tuple(entry.position for entry in entries if entry and entry.position)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.messages import (
     NO_RAW,
     CancelRequested,
@@ -144,7 +145,8 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _with(base, step=event.step, detail=event.kind)
         case EventMatched():
             name = f"{event.name} {event.id}".rstrip()
-            told = _with(base, step=event.step, name=name, value=event.payload)
+            step = "" if is_cancel_id(event.step) else event.step
+            told = _with(base, step=step, name=name, value=event.payload)
             return _with(told, failure=event.failure)
         case LaneEntered() | LaneGranted():
             return _with(base, name=event.lane)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from treadle.engine.core import Plan
-from treadle.engine.core.waits import used_before
+from treadle.engine.core.waits import is_waiting, used_before
 from treadle.sdk import conditions, matching
+from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.definition import EventStep
 from treadle.sdk.messages import EventMatched, Failure
 from treadle.sdk.run import RunDocument
@@ -37,6 +38,9 @@ class External:
         for step_id, entry in run.steps.items():
             if isinstance(plan.steps[step_id], EventStep) and entry.status == "active":
                 self._meet(plan, run, step_id, [published])
+        for wait in plan.cancels:
+            if is_waiting(run, wait):
+                self._meet(plan, run, wait, [published])
 
     def wait(self, plan: Plan, run: RunDocument, step_id: str) -> None:
         """Give a step that waits what was published before."""
@@ -45,10 +49,9 @@ class External:
     def _meet(
         self, plan: Plan, run: RunDocument, step_id: str, published: list[_Published]
     ) -> None:
-        step = plan.steps[step_id]
-        assert isinstance(step, EventStep)
+        step = plan.awaited(step_id)
         run_input, steps = self._world.named(step_id)
-        matched = _failed(step, run, run_input, steps)
+        matched = None if is_cancel_id(step_id) else _failed(step, run, run_input, steps)
         used = used_before(plan, run, step)
         for each in published:
             if matched is not None or each.name != step.event or each.sequence in used:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,6 +46,10 @@ class Outputs:
             for leaf in leaves(shape)
         }
         return msgspec.Raw(assembled(shape, values))
+
+    def named(self, shapes: Mapping[str, Shape]) -> dict[str, Any]:
+        """Return the values of shapes, as ``steps`` of an expression has them."""
+        return {name: msgspec.json.decode(self.put_together(of)) for name, of in shapes.items()}
 
     def left(self, step_id: str) -> msgspec.Raw:
         """Return what a step that is over has left, also one that failed at a bound."""

@@ -309,10 +309,8 @@ class World:
     def named(self, step_id: str) -> tuple[Any, dict[str, Any]]:
         """Return what a match of a step may ask for: the run's input, and outputs by step."""
         assert self.run is not None
-        asked = asked_of(self.plan, self.run, self.plan.steps[step_id])
-        outputs = {
-            name: msgspec.json.decode(self.outputs.put_together(of)) for name, of in asked.items()
-        }
+        step = self.plan.cancels.get(step_id) or self.plan.steps[step_id]
+        outputs = self.outputs.named(asked_of(self.plan, self.run, step))
         return msgspec.json.decode(self.input), outputs
 
     def _step_event(self, step_id: str, event: Any, moment: Moment) -> None:
