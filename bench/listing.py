@@ -86,7 +86,7 @@ async def _fill(url: str, count: int) -> int:
     return size
 
 
-def _index_pid(engine: int) -> int:
+def index_pid(engine: int) -> int:
     """Return the process of the engine's index; 0 if it has none."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -164,7 +164,7 @@ async def _run(count: int) -> None:
             await _ask(other, "scan", SCANS, ("newest 50", "one customer of 1,000"))
             full.spawn("engine", "engine")
             ready_s = await _answering(other)
-            pid = _index_pid(full.pids()["engine"])
+            pid = index_pid(full.pids()["engine"])
             _say(
                 documents=count,
                 bytes_of_one=size,
