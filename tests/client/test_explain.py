@@ -452,9 +452,7 @@ def test_an_end_says_when_and_what_next(status: Any) -> None:
         steps=steps,
     )
     letter = DeadLetter(reason="run_failed", run="r1", at_ms=NOW - 9_000)
-    explanation, reason = told(
-        None, document=document, hint="Raise it.", letter=Letter(letter, "X", 4)
-    )
+    explanation, reason = told(None, document=document, hint="Raise it.", letter=Letter(letter, 4))
     assert (explanation.state, reason.kind) == ("ended", status)
     assert "9.0s ago, after 51.0s" in reason.text
     words = {
@@ -465,7 +463,7 @@ def test_an_end_says_when_and_what_next(status: Any) -> None:
     assert reason.text.endswith(words[status])
     next_ = "result" if status == "completed" else "history"
     assert reason.command == f"treadle run {next_} r1"
-    assert explanation.reasons[1].command == "nats stream get X 4"
+    assert explanation.reasons[1].command == "treadle dead show 4"
 
 
 def test_a_bound_that_ends_a_run_between_two_iterations_names_none_as_failed() -> None:

@@ -120,6 +120,6 @@ class Recorder:
                 found.events[run][stored.sequence] = _event.decode(stored.data)
             except ValueError:
                 continue  # A corrupt event, sent on purpose.
-        async for stored in js.read(subjects.dead_stream, subjects.all_dead):
+        async for stored in js.read(subjects.dead_stream, subjects.all_letters):
             letter = _letter.decode(stored.data)
             found.letters[letter.run].append(letter)

@@ -165,7 +165,7 @@ class Namespace:
 
     async def letters(self) -> list[DeadLetter]:
         """Return every dead letter."""
-        found = self.js.read(self.subjects.dead_stream, self.subjects.all_dead)
+        found = self.js.read(self.subjects.dead_stream, self.subjects.all_letters)
         return [_letter.decode(stored.data) async for stored in found]
 
     async def letter(self, run: str) -> DeadLetter:

@@ -120,7 +120,7 @@ def test_a_failed_run_says_where_and_names_its_dead_letter(play: Play) -> None:
         assert told.main.command == "treadle run history run"
         (_, letter) = told.reasons
         assert letter.kind == "dead_letter" and "run_failed" in letter.text
-        assert letter.command == f"nats stream get {stand.subjects.dead_stream} 1"
+        assert letter.command == "treadle dead show 1"
 
     play(story)
 

@@ -7,6 +7,7 @@ import base64
 import msgspec
 
 from treadle.engine.core.moment import Moment
+from treadle.engine.pending import Pending
 from treadle.sdk import failpoints
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery
@@ -20,6 +21,8 @@ FAILURE_CHARS_MAX = 2_000
 """Of the text that says why an event was set aside."""
 HEADERS_BYTES = 512
 """Room for the headers of a letter, which count as a part of its message."""
+_PADDING = 32
+"""Of two base64 texts, and the name of the field of the second."""
 
 
 class DeadLetters:
@@ -52,10 +55,23 @@ class DeadLetters:
         )
         failpoints.reach("engine.letter-stored")
 
+    async def pending(self, reason: str, pending: Pending, failure: Failure) -> None:
+        """Set aside an event that was taken, and cannot be handled."""
+        place = (pending.subject, pending.moment, pending.data)
+        await self.event(reason, *place, failure, pending.headers)
+
     async def event(
-        self, reason: str, subject: str, moment: Moment, data: bytes, failure: Failure
+        self,
+        reason: str,
+        subject: str,
+        moment: Moment,
+        data: bytes,
+        failure: Failure,
+        headers: bytes | None,
     ) -> None:
         """Set aside an event that cannot be processed, byte for byte, or as much of it as fits."""
+        subjects = self._subjects
+        is_fired = moment.id[:1] == "t"
         cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
         letter = DeadLetter(
             reason=reason,
@@ -64,8 +80,10 @@ class DeadLetters:
             subject=subject,
             event=moment.id,
             at_ms=moment.ms,
+            stream=subjects.timers_stream if is_fired else subjects.events_stream,
+            sequence=int(moment.id[1:]),
         )
-        await self._store(self._with_body(letter, data), f"{moment.id}:dead")
+        await self._store(self._with_body(letter, data, headers), f"{moment.id}:dead")
 
     async def message(
         self, workflow: str, run: str, stream: str, message: Delivery, failure: Failure
@@ -79,29 +97,32 @@ class DeadLetters:
             failure=cut,
             subject=message.subject,
             at_ms=message.time_ms,
+            stream=stream,
+            sequence=message.sequence,
         )
-        whole = f"message {message.sequence} of stream {stream}"
+        letter = self._with_body(letter, message.data, message.raw_headers)
         await self._js.compare_and_set(
             self._subjects.dead_stream,
             self._subjects.dead(workflow, run),
-            msgspec.json.encode(self._cut(letter, message.data, whole)),
+            msgspec.json.encode(letter),
             expected=0,
             is_mine=lambda _: True,
         )
 
-    def _with_body(self, letter: DeadLetter, data: bytes) -> DeadLetter:
-        """Return the letter with the event's bytes; their beginning if the server takes no more."""
-        subjects = self._subjects
-        stream = subjects.timers_stream if letter.event[:1] == "t" else subjects.events_stream
-        return self._cut(letter, data, f"message {letter.event[1:]} of stream {stream}")
-
-    def _cut(self, letter: DeadLetter, data: bytes, whole: str) -> DeadLetter:
+    def _with_body(self, letter: DeadLetter, data: bytes, headers: bytes | None) -> DeadLetter:
+        """Return the letter with the message; its beginning if the server takes no more."""
+        whole = f"message {letter.sequence} of stream {letter.stream}"
         marked = msgspec.structs.replace(letter, body_bytes=len(data), whole_body_at=whole)
         room = self._js.connection.max_payload_bytes - HEADERS_BYTES
         left = max(0, room - len(msgspec.json.encode(marked)))
         kept = left // 4 * 3
-        if len(data) <= kept:
-            return msgspec.structs.replace(letter, body_base64=base64.b64encode(data).decode())
+        headers = headers or b""
+        if len(data) + len(headers) + _PADDING <= kept:
+            return msgspec.structs.replace(
+                letter,
+                headers_base64=base64.b64encode(headers).decode(),
+                body_base64=base64.b64encode(data).decode(),
+            )
         return msgspec.structs.replace(marked, body_base64=base64.b64encode(data[:kept]).decode())
 
     async def _store(self, letter: DeadLetter, message_id: str) -> None:

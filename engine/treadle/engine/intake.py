@@ -167,7 +167,7 @@ class Intake:
         if pending.deliveries < POISON_DELIVERIES or pending.delivery is None:
             return False
         if not await self._is_letter_stored(
-            "poison_event", pending.subject, moment, pending.data, failure
+            "poison_event", pending.subject, moment, pending.data, failure, pending.headers
         ):
             return False
         # Its sender can say again what a run hears from outside; nobody repeats the rest.
@@ -204,17 +204,25 @@ class Intake:
         if moment.run:
             extra["run"] = moment.run
         _log.error("engine.event-unreadable %s", spaced(told), extra=extra)
-        if await self._is_letter_stored("corrupt_event", subject, moment, data, failure):
+        if await self._is_letter_stored(
+            "corrupt_event", subject, moment, data, failure, delivery.raw_headers
+        ):
             delivery.ack()
         else:
             delivery.nak(_later_ms(delivery.delivered))
         source.finished()
 
     async def _is_letter_stored(
-        self, reason: str, subject: str, moment: Moment, data: bytes, failure: Failure
+        self,
+        reason: str,
+        subject: str,
+        moment: Moment,
+        data: bytes,
+        failure: Failure,
+        headers: bytes | None,
     ) -> bool:
         try:
-            await self._dead_letters.event(reason, subject, moment, data, failure)
+            await self._dead_letters.event(reason, subject, moment, data, failure, headers)
         except Exception as exc:  # noqa: BLE001 — its event is handed back instead
             extra = {"event": moment.id, "subject": subject, "error": repr(exc)}
             _log.warning("engine.dead-letter-delayed %s", spaced(extra), extra=extra)

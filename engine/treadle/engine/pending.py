@@ -36,6 +36,11 @@ class Pending:
         """How often the event has been delivered; 1 for one that was read."""
         return self.delivery.delivered if self.delivery is not None else 1
 
+    @property
+    def headers(self) -> bytes | None:
+        """The event's block of headers; None if it has none, or was read."""
+        return self.delivery.raw_headers if self.delivery is not None else None
+
     def ack(self) -> None:
         """Tell the server that the event is handled."""
         if self.delivery is not None and not self._is_over:

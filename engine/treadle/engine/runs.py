@@ -460,9 +460,7 @@ class Runs:
             f"run {run!r} has no document; it was never requested, or its retention has passed",
             retryable=False,
         )
-        await self._dead_letters.event(
-            "unknown_run", pending.subject, pending.moment, pending.data, failure
-        )
+        await self._dead_letters.pending("unknown_run", pending, failure)
         pending.ack()
 
 

@@ -41,7 +41,7 @@ async def check_stored(store: Store) -> list[Check]:
     if not damaged:
         text = "every run's document, every workflow and every trigger can be read"
         found.append(Check("stored", "ok", text))
-    return [*found, *_letter_checks(store, letters)]
+    return [*found, *_letter_checks(letters)]
 
 
 async def _damaged(store: Store) -> AsyncIterator[StoredUnreadable]:
@@ -63,7 +63,7 @@ async def _reasons(store: Store) -> Counter[str]:
     state = (await store.js.api(f"STREAM.INFO.{s.dead_stream}"))["state"]
     start = max(int(state["first_seq"]), int(state["last_seq"]) - LETTERS_READ_MAX + 1)
     reasons: Counter[str] = Counter()
-    async for stored in store.js.read(s.dead_stream, s.all_dead, start=max(1, start)):
+    async for stored in store.js.read(s.dead_stream, s.all_letters, start=max(1, start)):
         try:
             reasons[storing.read(_letters, stored).reason] += 1
         except StoredUnreadable:
@@ -71,7 +71,7 @@ async def _reasons(store: Store) -> Counter[str]:
     return reasons
 
 
-def _letter_checks(store: Store, reasons: Counter[str]) -> list[Check]:
+def _letter_checks(reasons: Counter[str]) -> list[Check]:
     """Failed runs are listed elsewhere; anything else was lost to its run."""
     events = {reason: count for reason, count in reasons.items() if reason != "run_failed"}
     text = f"{reasons['run_failed']} of failed runs"
@@ -83,6 +83,6 @@ def _letter_checks(store: Store, reasons: Counter[str]) -> list[Check]:
             "letters",
             "warn",
             f"dead letters: {counted}, {text}. Each says why its event was set aside",
-            f"nats stream view {store.subjects.dead_stream}",
+            "treadle dead list",
         )
     ]

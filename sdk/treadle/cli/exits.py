@@ -22,12 +22,12 @@ MEANINGS = {
     USAGE: "bad usage or bad input: arguments, files, definitions, values",
     RUN_CANCELLED: "the run was cancelled",
     SERVER: "NATS cannot be reached, is not suitable or not set up, or holds a damaged value",
-    UNKNOWN: "no such run, workflow or trigger",
+    UNKNOWN: "no such run, workflow, trigger or dead letter",
     TIMED_OUT: "not finished within --timeout",
     CONFLICT: "the run is not in a state for this, or was started with something else",
     CHECK_FAILED: "treadle doctor found something to mend",
     STUCK: "treadle explain says that the run is stuck until somebody acts",
-    PARTIAL: "some of the runs of --all could not be acted on",
+    PARTIAL: "some of several runs or letters could not be acted on",
     BUG: "a bug of Treadle",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -42,7 +42,12 @@ def code_of(error: BaseException) -> int:
             return RUN_FAILED
         case errors.RunCancelled():
             return RUN_CANCELLED
-        case errors.UnknownRun() | errors.UnknownTrigger() | errors.UnknownWorkflow():
+        case (
+            errors.UnknownRun()
+            | errors.UnknownTrigger()
+            | errors.UnknownWorkflow()
+            | errors.UnknownDeadLetter()
+        ):
             return UNKNOWN
         case errors.RunConflict():
             return CONFLICT

@@ -12,6 +12,7 @@ import typer
 
 from treadle.cli import exits, output
 from treadle.cli.approvals import app as approvals_app
+from treadle.cli.dead import app as dead_app
 from treadle.cli.eval_app import app as eval_app
 from treadle.cli.event import app as event_app
 from treadle.cli.explaining import explain
@@ -48,6 +49,7 @@ app.command()(limits)
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(approvals_app, name="approvals")
+app.add_typer(dead_app, name="dead")
 app.add_typer(trigger_app, name="trigger")
 app.add_typer(event_app, name="event")
 app.add_typer(workflow_app, name="workflow")

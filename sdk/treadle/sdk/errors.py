@@ -8,6 +8,7 @@
     │   ├── UnknownWorkflow      no such workflow is registered
     │   ├── UnknownRun           no such run
     │   ├── UnknownTrigger       no such trigger
+    │   ├── UnknownDeadLetter    no such dead letter
     │   ├── RunConflict          the run exists, but was started with something else
     │   └── HandlerError         a handler used its context wrongly (two verdicts, none, ...)
     ├── RunFailed                the run ended as failed; carries step, iteration, cause
@@ -139,6 +140,17 @@ class UnknownTrigger(UserError):
         super().__init__(
             f"trigger {name!r} does not exist: none of that name was created, or it was deleted. "
             f"{meant}List triggers: `treadle trigger list`."
+        )
+
+
+class UnknownDeadLetter(UserError):
+    """No such dead letter."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(
+            f"dead letter {number} does not exist: there was none, or it is older than they are "
+            "kept. List them: `treadle dead list`."
         )
 
 

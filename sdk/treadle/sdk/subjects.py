@@ -21,7 +21,7 @@
     <ns>_EXT      <ns>.ext.<event name>.<id>                   events published to the namespace
     KV_<ns>_waiters  $KV.<ns>_waiters.<event name>.<path>.<value>.<run>.<step>   who waits for them
                   $KV.<ns>_waiters.<event name>._path.<path>     by which of their values
-    <ns>_DEAD     <ns>.dead.<workflow>.<run>
+    <ns>_DEAD     <ns>.dead.<workflow>.<run>[.<message>]
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>, <ns>.index
 
 Nothing else in the code base may spell a subject. Ids are validated at the edge
@@ -122,6 +122,8 @@ class Subjects:
         self.all_fired = f"{ns}.fire.>"
         self.all_output = f"{ns}.out.>"
         self.all_dead = f"{ns}.dead.>"
+        """Dead letters, and what was done about them."""
+        self.all_letters = f"{ns}.dead.*.*"
         self.all_external = f"{ns}.ext.>"
         self.all_waiters = f"$KV.{self.waiters_bucket}.>"
         self.all_beats = f"{ns}.beat.*"
@@ -366,6 +368,21 @@ class Subjects:
 
     def dead(self, workflow: str, run: str) -> str:
         return f"{self.namespace}.dead.{workflow or '_'}.{run}"
+
+    def letters(self, workflow: str = "", run: str = "") -> str:
+        """Letters of a workflow or a run, or all of them."""
+        return f"{self.namespace}.dead.{workflow or '*'}.{run or '*'}"
+
+    def is_letter(self, subject: str) -> bool:
+        """True for a letter, false for what was done about one."""
+        return len(subject.split(".")) == len(self.all_letters.split("."))
+
+    def letter_mark(self, letter: str, what: str) -> str:
+        """What was done about the letter on that subject; ``what`` is the message it is of."""
+        return f"{letter}.{what}"
+
+    def letter_marks(self, workflow: str = "", run: str = "") -> str:
+        return f"{self.letters(workflow, run)}.*"
 
     def dead_of_run(self, run: str) -> str:
         """Letters of a run, those of events that could not be read included."""

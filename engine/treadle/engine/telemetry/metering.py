@@ -145,7 +145,7 @@ class Metering:
             cursor = Cursor(
                 events=await self._log.before(s.events_stream, s.all_events, since),
                 documents=await self._log.before(s.runs_stream, s.all_runs, since),
-                letters=await self._log.before(s.dead_stream, s.all_dead, since),
+                letters=await self._log.before(s.dead_stream, s.all_letters, since),
             )
             await self._log.save(CURSOR, cursor)
         self._standing = Standing(since_ms)
@@ -217,7 +217,7 @@ class Metering:
 
     async def _read_letters(self, position: int) -> int:
         s = self._subjects
-        async for stored in self._js.read(s.dead_stream, s.all_dead, start=position + 1):
+        async for stored in self._js.read(s.dead_stream, s.all_letters, start=position + 1):
             position = stored.sequence
             try:
                 letter = read_stored(_letters, stored)

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from treadle.sdk.client import forking, requests
 from treadle.sdk.client.bulk import Bulk
+from treadle.sdk.client.dead_letters import DeadLetters
 from treadle.sdk.client.forking import Version, Wanted
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.raising import Raised, resume_request
@@ -27,6 +28,8 @@ class Operations:
         self._store = store
         self.bulk = Bulk(store)
         """What is done to all runs that match: see ``docs/operations.md``."""
+        self.dead_letters = DeadLetters(store)
+        """What failed or could not be read: see ``docs/dead-letters.md``."""
 
     def handle(self, run: str) -> RunHandle:
         """Return a handle of a run that was started elsewhere; nothing is looked up."""

@@ -28,7 +28,7 @@ from treadle.sdk.messages.common import (
     MetadataValue,
     TaskInput,
 )
-from treadle.sdk.messages.dead_letter import DeadLetter
+from treadle.sdk.messages.dead_letter import DeadLetter, LetterMark, LetterState
 from treadle.sdk.messages.flow import (
     Flow,
     Holder,
@@ -130,6 +130,8 @@ __all__ = [
     "Kept",
     "LaneEntered",
     "LaneGranted",
+    "LetterMark",
+    "LetterState",
     "Line",
     "LiveRegister",
     "MapChunk",

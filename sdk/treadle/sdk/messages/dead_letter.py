@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from treadle.sdk.messages.common import Failure
@@ -20,6 +22,13 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     subject: str = ""
     event: str = ""
     """Event id of the message, if one caused this."""
+    stream: str = ""
+    """Where the original message is stored, until its retention has passed; empty for a run that
+    failed."""
+    sequence: int = 0
+    """Of that message in the stream."""
+    headers_base64: str = ""
+    """Its block of headers, byte for byte; empty if there were none, or ``body_bytes`` is set."""
     body_base64: str = ""
     """The original message, byte for byte; its beginning if ``body_bytes`` is set."""
     body_bytes: int = 0
@@ -27,3 +36,29 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     whole_body_at: str = ""
     """Where such a message is stored whole, until the run's retention has passed."""
     at_ms: int = 0
+
+
+LetterState = Literal["open", "replaying", "replayed", "discarded"]
+
+
+class LetterMark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was done about a dead letter, or is being done. One mark for all letters of a message.
+
+    A replay is written down before it is made: ``after`` is the newest sequence on the subject, and
+    the copy is stored only directly behind it. So whoever finds the mark can tell whether it was.
+    """
+
+    state: LetterState
+    nonce: str
+    """Of this replay, or of this discarding."""
+    after: int = 0
+    at_ms: int = 0
+    """When it was begun."""
+    count: int = 1
+    """How often the message was replayed, this replay included."""
+    stored: int = 0
+    """Sequence of the copy."""
+    run: str = ""
+    """The run that was made of a failed one."""
+    reason: str = ""
+    """Why it was discarded."""

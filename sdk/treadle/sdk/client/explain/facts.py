@@ -76,11 +76,10 @@ class StorageFault(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter, and where it is."""
+    """A dead letter, and by which number it is named."""
 
     letter: DeadLetter
-    stream: str
-    sequence: int
+    number: int
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

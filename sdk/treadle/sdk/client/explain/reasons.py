@@ -264,7 +264,7 @@ def _letter(facts: Facts) -> list[Reason]:
     letter = facts.letter.letter
     why = f": {letter.failure}" if letter.failure else ""
     text = f"a dead letter of the run is stored, {letter.reason}{why}, at {date(letter.at_ms)}"
-    command = f"nats stream get {facts.letter.stream} {facts.letter.sequence}"
+    command = f"treadle dead show {facts.letter.number}"
     return [
         Reason(kind="dead_letter", level="note", text=text, command=command, since_ms=letter.at_ms)
     ]

@@ -1,0 +1,26 @@
+"""The page about dead letters: its Python runs, and its figures are those of the code.
+
+Method: the block is executed as it stands; its client finds a real server, an engine and a worker.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.pages import DOCS, block_of, served
+
+from treadle.engine.intake import POISON_DELIVERIES
+from treadle.engine.topology import DEAD_LETTER_MAX_AGE_S
+from treadle.sdk.limits import LOSSES_MAX
+from treadle.sdk.settings import Settings
+
+PAGE = " ".join((DOCS / "dead-letters.md").read_text(encoding="utf-8").split())
+
+
+def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert served(block_of("dead-letters.md"), settings, monkeypatch) == "sent to ana"
+
+
+def test_the_page_says_the_figures() -> None:
+    assert DEAD_LETTER_MAX_AGE_S == 90 * 24 * 3600 and "for 90 days" in PAGE
+    assert POISON_DELIVERIES == 20 and "failed twenty times" in PAGE
+    assert LOSSES_MAX == 10 and "after ten losses" in PAGE
