@@ -10,6 +10,7 @@ from tests.cli.conftest import Run
 from tests.client.stage import Stage, play
 
 from treadle.cli import exits, run_list
+from treadle.sdk.children import ParentRun
 from treadle.sdk.settings import Settings
 
 
@@ -22,6 +23,7 @@ def _runs(settings: Settings) -> None:
                 status="failed" if n % 2 else "completed",
                 requested_ms=now_ms - n * 3_600_000,
                 lane="l" if n == 5 else "",
+                parent=ParentRun(run="r0", step="s", root="r0") if n in (2, 5) else None,
                 metadata={"customer": f"c{n % 3}", "amount": n, "code": str(n), "paid": n < 2},
             )
 
@@ -44,6 +46,7 @@ def _runs(settings: Settings) -> None:
         ("--until 270m", "r5"),
         ("--since 2d --until 4h", "r4 r5"),
         ("--lane l", "r5"),
+        ("--parent r0 --status failed", "r5"),
     ],
 )
 def test_options_find_the_runs_they_name(

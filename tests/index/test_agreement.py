@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engine.index.table import Table
-from treadle.sdk.listing.facts import Facts
+from treadle.sdk.listing.facts import Facts, Parent
 from treadle.sdk.listing.filters import Condition, RunFilter, matches
 from treadle.sdk.listing.wire import Position, RunFound, RunsAsked
 
@@ -32,6 +32,7 @@ FACTS = st.builds(
     status=STATUSES,
     requested=st.integers(1, 9),
     requested_ms=st.integers(0, 4),
+    parent=st.none() | st.builds(Parent, RUNS),
     metadata=st.dictionaries(KEYS, VALUES, max_size=3),
 )
 WRITES = st.lists(st.tuples(RUNS, st.none() | FACTS), max_size=30)
@@ -46,6 +47,7 @@ FILTERS = st.builds(
     workflow=st.just("") | NAMES,
     statuses=st.lists(STATUSES, max_size=2).map(tuple),
     where=st.lists(CONDITIONS, max_size=2).map(tuple),
+    parent=st.just("") | RUNS,
     after_ms=st.integers(0, 4),
     before_ms=st.integers(0, 5),
 )

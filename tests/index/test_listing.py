@@ -16,6 +16,7 @@ from tests.client.stage import Stage, chain, open_stage
 from treadle.engine.index import serving
 from treadle.engine.index.serving import RunIndex
 from treadle.engine.topology import ensure_topology
+from treadle.sdk.children import ParentRun
 from treadle.sdk.client import RunPage, listing
 from treadle.sdk.errors import InvalidPayload, UserError
 from treadle.sdk.messages import RunRequested
@@ -72,6 +73,7 @@ async def _write_some(stage: Stage) -> None:
             requested_ms=1_000 + n // 2,
             ended_ms=5_000,
             lane="l" if n == 4 else "",
+            parent=ParentRun(run="r01", step="s", root="r01") if n in (4, 9) else None,
             metadata={"customer": f"c{n % 4}", "amount": n, "paid": n % 2 == 0},
         )
     await stage.document("q1", status="queued", lane="m", requested=7, requested_ms=1_002)
@@ -98,6 +100,9 @@ QUESTIONS: list[dict[str, Any]] = [
     {"requested_after": datetime.fromtimestamp(1.004, UTC)},
     {"requested_before": datetime.fromtimestamp(1.004, UTC), "workflow": "other"},
     {"lane": "m"},
+    {"parent": "r01"},
+    {"parent": "r01", "workflow": "other"},
+    {"parent": "r02"},
 ]
 
 
@@ -127,13 +132,15 @@ def test_an_index_and_a_scan_give_the_same_pages_and_counts(settings: Settings) 
         async with indexed(stage):
             assert await answers(stage, by_index=True) == scanned
         everything = {view.id for view in scanned[0][0]}
+        of_parents = [{view.id for view in runs} for runs, _ in scanned[-3:]]
+        assert of_parents == [{"r04", "r09"}, {"r09"}, set()]
         assert {"new", "ghost", "a.b", "q1", "r00"} < everything and "r19" not in everything
         ahead = {view.id: view.ahead for view in scanned[0][0] if view.ahead}
         assert {run: (each.count, each.holder) for run, each in ahead.items()} == {
             "q1": (1, "h"),
             "q2": (2, "h"),
         }
-        assert [len(runs) for runs, _ in scanned] == [25, 16, 6, 9, 6, 4, 4, 0, 14, 3, 3]
+        assert [len(runs) for runs, _ in scanned] == [25, 16, 6, 9, 6, 4, 4, 0, 14, 3, 3, 2, 1, 0]
 
     play(settings, story)
 
@@ -278,7 +285,7 @@ def test_an_index_that_does_not_answer_costs_a_wait_and_no_run(
 
 def test_what_no_run_can_be_is_refused(settings: Settings) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"status": "done"}, "'done' is no status of a run. Choose one of requested, queued"),
+        ({"status": "done"}, "'done' is no status of a run. Choose one of requested, scheduled"),
         ({"status": ["failed", ""]}, "'' is no status"),
         ({"where": {"a": []}}, "empty list"),
         ({"where": {"a": ("!", 1)}}, "no comparison"),
@@ -289,6 +296,7 @@ def test_what_no_run_can_be_is_refused(settings: Settings) -> None:
         ({"requested_after": datetime(2026, 1, 1)}, "no time zone"),
         ({"cursor": "x"}, "no cursor"),
         ({"workflow": "a.b"}, "workflow name"),
+        ({"parent": "a.b"}, "run id"),
     ]
 
     async def story(stage: Stage) -> None:

@@ -9,6 +9,7 @@ import typer
 from treadle.cli import options
 from treadle.cli.choosing import (
     InLane,
+    OfParent,
     OfWorkflow,
     Since,
     Until,
@@ -52,6 +53,7 @@ def cancel(
     since: Since = None,
     until: Until = None,
     lane: InLane = None,
+    parent: OfParent = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = _AT_ONCE,
@@ -62,7 +64,7 @@ def cancel(
     """Cancel a run, or all that match."""
     from treadle.cli import bulk, runs
 
-    wanted = read_wanted(workflow, status, where, since, until, lane)
+    wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
     if one is not None:
         return runs.run(
@@ -86,6 +88,7 @@ def pause(
     since: Since = None,
     until: Until = None,
     lane: InLane = None,
+    parent: OfParent = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = _AT_ONCE,
@@ -96,7 +99,7 @@ def pause(
     """Start nothing more of a run, or of all that match, until it is resumed."""
     from treadle.cli import bulk, runs
 
-    wanted = read_wanted(workflow, status, where, since, until, lane)
+    wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
     if one is not None:
         return runs.run(
@@ -142,6 +145,7 @@ def resume(
     since: Since = None,
     until: Until = None,
     lane: InLane = None,
+    parent: OfParent = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = _AT_ONCE,
@@ -155,7 +159,7 @@ def resume(
     iterations = options.read_count("--max-iterations", max_iterations)
     duration = options.read_duration("--max-duration", max_duration)
     raised = runs.raised(iterations, duration, runs.Added(add_tool_calls, add_tokens, add_cost))
-    wanted = read_wanted(workflow, status, where, since, until, lane)
+    wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
     if one is not None:
         return runs.run(
@@ -181,6 +185,7 @@ def retry(
     since: Since = None,
     until: Until = None,
     lane: InLane = None,
+    parent: OfParent = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     at_once: AtOnce = _AT_ONCE,
@@ -191,7 +196,7 @@ def retry(
     """Make a new run that goes on where one has failed, or was cancelled; or one of each."""
     from treadle.cli import bulk, runs
 
-    wanted = read_wanted(workflow, status, where, since, until, lane)
+    wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
     if one is not None:
         return runs.run(

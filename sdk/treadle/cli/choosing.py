@@ -42,6 +42,9 @@ Until = Annotated[
 InLane = Annotated[
     str | None, typer.Option("--lane", metavar="NAME", help="Only runs of this lane.")
 ]
+OfParent = Annotated[
+    str | None, typer.Option("--parent", metavar="RUN", help="Only runs that its steps started.")
+]
 _CONDITION = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?\Z")
 _AGO = re.compile(r"(\d+)([smhd])\Z")
@@ -55,6 +58,7 @@ def read_wanted(
     since: str | None,
     until: str | None,
     lane: str | None,
+    parent: str | None,
 ) -> RunsWanted:
     """Return which runs those options mean."""
     return {
@@ -64,6 +68,7 @@ def read_wanted(
         "requested_after": _read_moment("--since", since),
         "requested_before": _read_moment("--until", until),
         "lane": lane,
+        "parent": parent,
     }
 
 

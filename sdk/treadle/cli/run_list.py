@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli.choosing import InLane, OfWorkflow, Since, Until, Where, WithStatus, read_wanted
+from treadle.cli.choosing import (
+    InLane,
+    OfParent,
+    OfWorkflow,
+    Since,
+    Until,
+    Where,
+    WithStatus,
+    read_wanted,
+)
 from treadle.cli.options import Json, Namespace, Url
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ def list_(
     since: Since = None,
     until: Until = None,
     lane: InLane = None,
+    parent: OfParent = None,
     count: Annotated[bool, typer.Option("--count", help="How many there are, by status.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
     cursor: Annotated[
@@ -38,7 +48,7 @@ def list_(
     from treadle.cli import runs
     from treadle.sdk.listing.filters import filter_of
 
-    wanted = read_wanted(workflow, status, where, since, until, lane)
+    wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     filter_of(wanted)  # A mistake is told without a server.
     if count:
         return runs.run(url, namespace, lambda client: _count(client, wanted, as_json=json))
@@ -106,7 +116,7 @@ def _which(wanted: RunsWanted) -> str:
     workflow, status = wanted.get("workflow"), wanted.get("status")
     of = f" of workflow {workflow!r}" if workflow else ""
     that = f" that are {' or '.join(status)}" if status else ""
-    more = " and match" if wanted.get("where") or wanted.get("lane") else ""
+    more = " and match" if any(wanted.get(each) for each in ("where", "lane", "parent")) else ""
     return f"{of}{that}{more}"
 
 

@@ -46,6 +46,8 @@ def selection(
         and_("requested_ms < ?", wanted.before_ms)
     if wanted.lane:
         and_("lane = ?", wanted.lane)
+    if wanted.parent:
+        and_("parent = ?", wanted.parent)
     for condition in wanted.where:
         sql, given = _labelled(condition)
         if is_rare(sql, given):

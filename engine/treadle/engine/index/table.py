@@ -34,6 +34,7 @@ CREATE TABLE run (
     requested_ms INTEGER NOT NULL,
     requested INTEGER NOT NULL,
     lane TEXT NOT NULL,
+    parent TEXT NOT NULL,
     labels BLOB NOT NULL
 );
 CREATE TABLE label (
@@ -45,18 +46,20 @@ CREATE INDEX run_at ON run (requested_ms, key);
 CREATE INDEX run_of_workflow ON run (workflow, status, requested_ms, key);
 CREATE INDEX run_of_status ON run (status, requested_ms, key);
 CREATE INDEX run_of_lane ON run (lane, status, requested) WHERE lane != '';
+CREATE INDEX run_of_parent ON run (parent, requested_ms, key) WHERE parent != '';
 CREATE INDEX run_sequence ON run (sequence);
 CREATE INDEX label_value ON label (key, kind, value, run);
 CREATE INDEX label_run ON label (run, key, kind, value);
 """
 _KNOWN = "SELECT id, labels FROM run WHERE key = ?"
 _INSERT = """
-INSERT INTO run (key, sequence, first, workflow, status, requested_ms, requested, lane, labels)
-VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+INSERT INTO run (key, sequence, first, workflow, status, requested_ms, requested, lane, parent,
+    labels)
+VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 """
 _UPDATE = """
 UPDATE run SET sequence = ?2, workflow = ?3, status = ?4, requested_ms = ?5, requested = ?6,
-    lane = ?7, labels = ?8
+    lane = ?7, parent = ?8, labels = ?9
 WHERE key = ?1
 """
 
@@ -97,7 +100,9 @@ class Table:
         run = facts or _DELETION
         labels = msgspec.json.encode(run.metadata) if run.metadata else b""
         at_ms, requested = run.requested_ms, run.place
-        values = (key, sequence, run.workflow, run.status, at_ms, requested, run.lane, labels)
+        parent = run.parent.run if run.parent else ""
+        of_run = (run.workflow, run.status, at_ms, requested, run.lane, parent)
+        values = (key, sequence, *of_run, labels)
         known = self._db.execute(_KNOWN, (key,)).fetchone()
         if known is None:
             id = self._db.execute(_INSERT, values).lastrowid or 0

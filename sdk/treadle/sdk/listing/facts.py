@@ -20,6 +20,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 Label = str | bool | Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] | float
 
 
+class Parent(msgspec.Struct, frozen=True):
+    """The run that has started this one."""
+
+    run: str
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Some fields of a document: decoded in a tenth of the time that all of it takes."""
 
@@ -31,6 +37,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     requested_ms: Count = 0
     placed: Count = 0
     lane: str = ""
+    parent: Parent | None = None
     metadata: Mapping[str, Label] = {}
 
     @property

@@ -33,6 +33,8 @@ class RunsWanted(TypedDict, total=False):
     """Requested at this time or later."""
     requested_before: datetime | None
     lane: str | None
+    parent: str | None
+    """The run whose steps have started them."""
 
 
 STATUSES = ("requested", *get_args(RunStatus), "unreadable")
@@ -67,6 +69,15 @@ class RunFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     before_ms: int = 0
     """Requested before it."""
     lane: str = ""
+    parent: str = ""
+    """The run whose steps have started them."""
+
+
+class ParentOf(Protocol):
+    """The link of a run to the one that has started it."""
+
+    @property
+    def run(self) -> str: ...
 
 
 class Listed(Protocol):
@@ -81,12 +92,14 @@ class Listed(Protocol):
     @property
     def lane(self) -> str: ...
     @property
+    def parent(self) -> ParentOf | None: ...
+    @property
     def metadata(self) -> Mapping[str, MetadataValue]: ...
 
 
 def filter_of(wanted: RunsWanted) -> RunFilter:
     """Return what is wanted as it is asked; raise ``UserError`` for what no run can be."""
-    workflow, status = wanted.get("workflow"), wanted.get("status")
+    workflow, status, parent = (wanted.get("workflow"), wanted.get("status"), wanted.get("parent"))
     statuses = (status,) if isinstance(status, str) else tuple(status or ())
     for each in statuses:
         if each not in STATUSES:
@@ -98,6 +111,7 @@ def filter_of(wanted: RunsWanted) -> RunFilter:
         after_ms=_moment_ms("requested_after", wanted.get("requested_after")),
         before_ms=_moment_ms("requested_before", wanted.get("requested_before")),
         lane=wanted.get("lane") or "",
+        parent=check_id("run id", parent) if parent is not None else "",
     )
 
 
@@ -109,6 +123,7 @@ def matches(wanted: RunFilter, run: Listed) -> bool:
         and (not wanted.after_ms or run.requested_ms >= wanted.after_ms)
         and (not wanted.before_ms or run.requested_ms < wanted.before_ms)
         and (not wanted.lane or run.lane == wanted.lane)
+        and (not wanted.parent or (run.parent is not None and run.parent.run == wanted.parent))
         and all(_holds(condition, run.metadata) for condition in wanted.where)
     )
 
