@@ -203,8 +203,13 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
             case "sub_workflow":
                 steps.append(draw(sub_workflow_steps(step_id, after)))
             case "sleep":
-                duration_s = draw(st.sampled_from((0.2, 5.0, 1e6)))
-                steps.append(SleepStep(id=step_id, after=after, duration_s=duration_s))
+                lengths = st.sampled_from((0.2, 5.0, 1e6))
+                told = st.sampled_from(("0", "0.2 + 1", "'2026-01-01T00:00:00Z'", "-1", "true"))
+                length = draw(
+                    st.fixed_dictionaries({"duration_s": lengths})
+                    | st.fixed_dictionaries({"expression": told})
+                )
+                steps.append(SleepStep(id=step_id, after=after, **length))
             case _:
                 signal = draw(st.sampled_from(SIGNALS))
                 steps.append(SignalStep(id=step_id, after=after, signal=signal, **draw(_times)))

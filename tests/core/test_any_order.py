@@ -367,7 +367,7 @@ class AnyOrder(RuleBasedStateMachine):
             if isinstance(step, SubWorkflowStep) and entry.status == "active":
                 end_child(world, step_id, "completed")
             if isinstance(step, SleepStep) and entry.status == "active":
-                world.now_ms = max(world.now_ms, wakes_ms(step, entry.started_ms))
+                world.now_ms = max(world.now_ms, wakes_ms(step, entry.started_ms, entry.due_ms))
 
 
 AnyOrder.TestCase.settings = settings(stateful_step_count=40)

@@ -6,6 +6,7 @@ A schedule is a hint that may come early, twice or late: the loop goes on once, 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from tests.crash.namespace import Standing, task_of
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop
 
+from treadle.sdk import RunFailed, Workflow
 from treadle.sdk.messages import Ended, Sleeping, Task, TimerFired
 
 DELAY_S = 1.0
@@ -97,5 +99,25 @@ def test_a_cancel_ends_a_loop_that_sleeps_and_clears_its_timers(play: Play) -> N
             return int((await stand.state(stand.subjects.timers_stream))["messages"])
 
         await stand.until("no timer is left", timers, lambda n: n == 0)
+
+    play(story)
+
+
+def test_a_sleep_by_an_expression_ends_when_its_run_says_also_after_a_restart(play: Play) -> None:
+    workflow = Workflow("remind", input=dict)
+    workflow.sleep("nap", expression='input["at"]')
+
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        at = datetime.now(UTC) + timedelta(seconds=1.5)
+        run = await stand.client.start(workflow, {"at": at.isoformat()}, id="run")
+        never = await stand.client.start(workflow, {"at": "soon"}, id="never")
+        with pytest.raises(RunFailed, match="comes to 'soon', and a sleep takes"):
+            await never.result(timeout_s=10)
+        assert (await run.get()).step("nap").due_ms == round(at.timestamp() * 1000)
+        await stand.stop(engine)
+        await stand.engine()
+        await run.result(timeout_s=20)
+        assert datetime.now(UTC) >= at
 
     play(story)

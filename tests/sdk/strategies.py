@@ -160,6 +160,7 @@ _any_step: st.SearchStrategy[Step] = st.one_of(
         id=st.just("x"),
         until=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
     ),
+    st.builds(SleepStep, id=st.just("x"), expression=st.just('input["at"]')),
 )
 """Made once: that costs more than to draw from it."""
 
@@ -452,6 +453,8 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     **planner_faults.FAULTS,
     "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
     "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),
+    "sleep of two ways": (_sleep("duration_s", {"until": NEW_YEAR, "expression": "3"}), False),
+    "expression is none": (_sleep("expression", {"expression": "input["}), False),
     "until is no time": (_sleep("until", {"until": "tomorrow"}), False),
     "until without an offset": (_sleep("until", {"until": NEW_YEAR[:19]}), False),
     "unknown step": (_waits_for("no-such-step"), False),

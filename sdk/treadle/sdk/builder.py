@@ -382,10 +382,12 @@ class Workflow(Generic[InputT]):
         duration: Duration = 0,
         *,
         until: datetime | str = "",
+        expression: str = "",
         **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that completes by itself: after a while, or at a time with its zone.
 
+        ``expression`` says which in each run: ``input["remind_at"]``, seconds or an RFC 3339 time.
         Its output is null, and it holds no worker, for a second or for a year.
         """
         path = self._next_path()
@@ -395,6 +397,7 @@ class Workflow(Generic[InputT]):
             **self._parts.turn(path, turn),
             duration_s=self._parts.seconds(wording.field(path, "duration_s"), duration),
             until=until.isoformat() if isinstance(until, datetime) else until,
+            expression=expression,
         )
 
     def respond(

@@ -182,7 +182,7 @@ class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only
 class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=True):
     """A step that completes by itself after a while, or at a time; no worker is held.
 
-    Exactly one of the two is set. Its output is null.
+    Exactly one of the three is set. Its output is null.
     """
 
     duration_s: float = 0
@@ -190,6 +190,9 @@ class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=T
     until: str = ""
     """A time as RFC 3339 has it, with its offset, for example ``2027-01-31T09:00:00+01:00``. One
     that has passed is no wait."""
+    expression: str = ""
+    """An expression as in ``when``, whose value is one of the two: a number of seconds, or the text
+    of a time."""
 
 
 class EventStep(_StepBase, frozen=True, tag="event", tag_field="kind", kw_only=True):
@@ -386,8 +389,13 @@ def has_keys(step: Step) -> bool:
     return bool(step.priority or step.fair_by) or any(limit.key for limit in limits)
 
 
-def wakes_ms(step: SleepStep, started_ms: int) -> int:
-    """Return when a sleep is over that began at that time; both in ms since the epoch."""
+def wakes_ms(step: SleepStep, started_ms: int, due_ms: int = 0) -> int:
+    """Return when a sleep is over that began at that time; all in ms since the epoch.
+
+    ``due_ms`` is what its expression came to, if it has one.
+    """
+    if step.expression:
+        return due_ms
     if step.until:
         return moment_ms(step.until) or 0
     return started_ms + round(step.duration_s * 1000)

@@ -55,7 +55,10 @@ _NARROWER: dict[str, dict[str, Any]] = {
     "prompt": {"maxLength": PROMPT_CHARS_MAX},
     "approvers": {"maxItems": APPROVERS_MAX},
     "cancel_on": {"maxProperties": CANCEL_ON_MAX},
-    **{name: {"maxLength": CONDITION_CHARS_MAX} for name in ("key", "priority", "fair_by")},
+    **{
+        name: {"maxLength": CONDITION_CHARS_MAX}
+        for name in ("key", "priority", "fair_by", "expression")
+    },
     **{name: {"maxItems": FLOW_LIMITS_MAX} for name in ("concurrency", "rate_limits")},
     "weights": {"maxProperties": WEIGHTS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},

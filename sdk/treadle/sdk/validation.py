@@ -236,11 +236,13 @@ def _map(step: MapStep, path: str) -> Iterator[Problem]:
 
 
 def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
-    if bool(step.duration_s) == bool(step.until):
+    if [bool(step.duration_s), bool(step.until), bool(step.expression)].count(True) != 1:
         yield Problem(
             wording.field(path, "duration_s"),
-            "a sleep has either a duration_s above 0 or an until. Give it one of the two.",
+            "a sleep has a duration_s above 0, an until or an expression. Give it one of these.",
         )
+    elif step.expression:
+        yield from _condition(wording.field(path, "expression"), step.expression, step.after)
     elif step.until and moment_ms(step.until) is None:
         yield Problem(
             wording.field(path, "until"),

@@ -419,7 +419,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     if isinstance(step, SubWorkflowStep):
         return children.woken(run, step, moment)
     if isinstance(step, SleepStep):
-        due_ms = wakes_ms(step, entry.started_ms)
+        due_ms = wakes_ms(step, entry.started_ms, entry.due_ms)
         ended = StepEnded(step.id, "completed", 0, event=moment.id)
     elif isinstance(step, WaitStep) and step.timeout_s:
         due_ms = waits.due_ms(step, entry.started_ms)

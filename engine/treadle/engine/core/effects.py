@@ -227,7 +227,8 @@ def _of_active_step(
             fresh = maps.numbers(run.maps[step.id].under_way, since)
             return tuple(CreateRegister(chunk_id(step.id, number)) for number in fresh)
         case SleepStep():
-            return (_step_timer("w", "wake", step.id, "", wakes_ms(step, started_ms)),)
+            due_ms = wakes_ms(step, started_ms, entry.due_ms)
+            return (_step_timer("w", "wake", step.id, "", due_ms),)
         case SignalStep() | EventStep() | ApprovalStep():
             due_ms = waits.due_ms(step, started_ms)
             timer = (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()

@@ -70,6 +70,10 @@ class StepDecided(msgspec.Struct, frozen=True):
     """Of a choice: the branch it takes."""
     map: MapState | None = None
     """Of a map that begins: how its list is cut."""
+    duration_ms: int = 0
+    """Of a sleep by an expression: how long it is."""
+    until_ms: int = 0
+    """Of a sleep by an expression: when it is over."""
 
 
 class ChildStarted(msgspec.Struct, frozen=True):

@@ -115,6 +115,9 @@ def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
     if event.map is not None:
         assert isinstance(step, MapStep)
         run = maps.begun(run, step, event.map)
+    if isinstance(step, SleepStep) and step.expression:
+        due_ms = event.until_ms or moment.ms + event.duration_ms
+        run = with_step(run, step.id, msgspec.structs.replace(run.steps[step.id], due_ms=due_ms))
     begun = _at_once(run, step, moment)
     if begun is run:
         return settled(plan, run, moment)
@@ -211,7 +214,8 @@ def _at_once(run: RunDocument, step: Step, moment: Moment) -> RunDocument:
         return msgspec.structs.replace(over_at_once, responded=run.responded or step.id)
     if isinstance(step, MapStep) and step.id in run.maps and not run.maps[step.id].chunks:
         return with_step(run, step.id, _over("completed", moment))
-    if isinstance(step, SleepStep) and wakes_ms(step, moment.ms) <= moment.ms:
+    due_ms = run.steps[step.id].due_ms
+    if isinstance(step, SleepStep) and wakes_ms(step, moment.ms, due_ms) <= moment.ms:
         return with_step(run, step.id, _over("completed", moment))
     return run
 

@@ -406,7 +406,8 @@ def _of_map(view: StepView, state: MapState | None) -> StepView:
 
 
 def _wakes_ms(step: SleepStep, entry: StepEntry | None) -> int:
-    return wakes_ms(step, entry.started_ms) if entry and entry.status == "active" else 0
+    is_asleep = entry is not None and entry.status == "active"
+    return wakes_ms(step, entry.started_ms, entry.due_ms) if entry and is_asleep else 0
 
 
 def _live(view: StepView, held: Held | None) -> StepView:
