@@ -85,7 +85,7 @@ def test_the_doctor_names_what_is_damaged_and_counts_the_dead_letters(settings: 
         await _spoiled(stage, b"\xff")
         s = stage.subjects
         await stage.js.store(s.workflow_latest("broken"), b"\xff")
-        await stage.js.store(s.dead("_", "torn"), b'{"reason":"corrupt_event","run":"torn"}')
+        await stage.js.store(s.dead("_", "torn", "e1"), b'{"reason":"corrupt_event","run":"torn"}')
         checks = await examine(settings, None)
         stored = [check.text for check in checks if check.name == "stored"]
         assert [text.split(", revision")[0] for text in stored] == [

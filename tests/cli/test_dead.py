@@ -43,8 +43,8 @@ def letters(settings: Settings) -> None:
                     body_base64=base64.b64encode(body).decode(),
                     at_ms=1_000,
                 )
-                await stage.js.store(s.dead("_", run), bytes(raw(letter)))
-            await stage.js.store(s.dead("_", "r3"), b"{")
+                await stage.js.store(s.dead("_", run, letter.event), bytes(raw(letter)))
+            await stage.js.store(s.dead("_", "r3", "e9"), b"{")
 
     asyncio.run(story())
 

@@ -11,10 +11,11 @@ import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop
 
+from treadle.engine import runs
 from treadle.sdk import Workflow
 from treadle.sdk.bus.resending import REPLAY_OF, whole
 from treadle.sdk.client import Subject
-from treadle.sdk.client.letters import DeadLetterView, mark_key
+from treadle.sdk.client.letters import DeadLetterView
 from treadle.sdk.errors import RunConflict, RunFailed, UnknownDeadLetter, UserError
 from treadle.sdk.messages import LetterMark, SignalReceived
 from treadle.worker import TaskContext, Worker
@@ -45,8 +46,7 @@ async def mark_of(stand: Stand, number: int) -> tuple[str, LetterMark | None]:
     s = stand.subjects
     stored = await stand.js.get(s.dead_stream, number)
     assert stored is not None
-    letter = await stand.letter("torn")
-    subject = s.letter_mark(stored.subject, mark_key(letter))
+    subject = s.letter_mark(stored.subject)
     found = await stand.js.last(s.dead_stream, subject)
     return subject, msgspec.json.decode(found.data, type=LetterMark) if found else None
 
@@ -197,10 +197,32 @@ def test_a_message_of_a_trigger_starts_its_run_when_it_is_replayed(play: Play) -
             copy is not None and copy.data == b'{"n":"many"}' and b"X-Shop: north" in copy.headers
         )
 
-        async def runs() -> int:
+        async def started() -> int:
             return len(await stand.client.list(workflow="numbers"))
 
-        await stand.until("its run", runs, lambda count: count == 1)
+        await stand.until("its run", started, lambda count: count == 1)
+
+    play(story)
+
+
+def test_an_event_that_came_before_its_run_completes_it_when_it_is_replayed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "UNKNOWN_RUN_DELIVERIES", 1)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        workflow = Workflow("wait")
+        workflow.wait_for_signal("go")
+        await stand.client.register(workflow)
+        signal = SignalReceived(name="go", payload=msgspec.Raw(b'{"n":"\\u00e9"}'))
+        await stand.publish(signal, "late", message_id="once")
+        (letter,) = await letters(stand, 1, reason="unknown_run")
+        run = await stand.client.start("wait", id="late")
+        made = await stand.client.dead_letters.replay(letter.number)
+        assert await run.result(timeout_s=10) == {"n": "é"}
+        copy = await whole(stand.js, made.stream, made.sequence)
+        assert copy is not None and copy.data == msgspec.json.encode(signal)
 
     play(story)
 

@@ -14,6 +14,7 @@ from tests.engine.stand import Stand
 from treadle.engine.retention import Retention
 from treadle.sdk import Retry, RunHandle, Workflow
 from treadle.sdk.errors import RunConflict, RunFailed, UnknownRun, UserError
+from treadle.sdk.messages import OutcomeKept
 from treadle.sdk.tracing import names
 from treadle.worker import LoopContext, TaskContext, Worker
 
@@ -272,6 +273,24 @@ def test_of_two_requests_of_one_id_the_first_is_the_run(play: Play) -> None:
         await stand.publish(msgspec.json.encode(request), "run-r1")
         await stand.quiet(0.3)
         assert shop.done == {"quote": 1, "note": 1, "ship": 2}
+
+    play(story)
+
+
+def test_copies_whose_client_died_before_the_request_are_no_run_and_stand_in_no_way(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        shop = Shop()
+        run = await shop.fail(stand)
+        shop.broken.clear()
+        left = OutcomeKept(step="quote", outcome="completed", type="quote")
+        await stand.publish(left, "run-r1")  # type: ignore[arg-type]
+        await stand.quiet(0.3)
+        assert await stand.document("run-r1") is None
+        assert [letter.run for letter in await stand.letters()] == ["run"]
+        again = await run.retry()
+        assert await again.result(timeout_s=10) == {"ship": "ship 2", "note": "note 1"}
 
     play(story)
 

@@ -219,6 +219,36 @@ def test_flow_control_lets_the_paying_first_and_calls_the_service_no_more_than_i
     assert sorted(free) == [1, 2, 5, 6, 7, 8]
 
 
+def test_a_payout_parks_goes_on_fails_and_is_forked_without_a_second_transfer(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    bank = tmp_path / "bank-is-open"
+
+    async def play(client: Client) -> tuple[str, str]:
+        run = await client.start("payout", {"cents": 4900, "mail": "ana"}, id="p1")
+
+        async def is_parked() -> bool:
+            return (await run.get()).status == "parked"
+
+        await _until(is_parked)
+        bank.touch()
+        await run.resume()
+        with pytest.raises(RunFailed, match="'ana' is no mail address"):
+            await run.result()
+        bank.unlink()
+        receipt = "R-4900 at attempt 3"
+        fork = await run.fork(
+            from_step="notify", input={"mail": "ana@example.org", "receipt": receipt}
+        )
+        letters = await client.dead_letters.list(run="p1")
+        return await fork.result(), letters.letters[0].step
+
+    told = _run(
+        {**environment, "PAYOUT_BANK": str(bank)}, tmp_path / "log", "payout.py", "payout", play
+    )
+    assert told == ("told ana@example.org of R-4900 at attempt 3", "notify")
+
+
 @pytest.mark.parametrize("approved", [True, False])
 def test_approval_waits_for_a_person(
     environment: dict[str, str], tmp_path: Path, approved: bool
@@ -318,7 +348,7 @@ async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", ["hello", "fan_out", "translate", "agent_loop", "approval", "planner"]
+    "name", ["hello", "fan_out", "translate", "agent_loop", "approval", "planner", "payout"]
 )
 def test_an_example_run_by_python_says_how_to_try_it(name: str) -> None:
     done = subprocess.run(

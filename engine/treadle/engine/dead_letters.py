@@ -47,7 +47,7 @@ class DeadLetters:
         )
         await self._js.compare_and_set(
             self._subjects.dead_stream,
-            self._subjects.dead(run.workflow, run.run),
+            self._subjects.dead(run.workflow, run.run, "run"),
             msgspec.json.encode(letter),
             expected=0,
             # Any letter there is of this run, written by an engine that died or was faster.
@@ -69,7 +69,7 @@ class DeadLetters:
         failure: Failure,
         headers: bytes | None,
     ) -> None:
-        """Set aside an event that cannot be processed, byte for byte, or as much of it as fits."""
+        """Set aside an event that cannot be processed, once: byte for byte, or what fits of it."""
         subjects = self._subjects
         is_fired = moment.id[:1] == "t"
         cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
@@ -83,7 +83,15 @@ class DeadLetters:
             stream=subjects.timers_stream if is_fired else subjects.events_stream,
             sequence=int(moment.id[1:]),
         )
-        await self._store(self._with_body(letter, data, headers), f"{moment.id}:dead")
+        await self._js.compare_and_set(
+            subjects.dead_stream,
+            subjects.dead("", letter.run, moment.id),
+            msgspec.json.encode(self._with_body(letter, data, headers)),
+            expected=0,
+            # Its event came again, because the engine that wrote it has died before the ack.
+            is_mine=lambda _: True,
+        )
+        failpoints.reach("engine.event-set-aside")
 
     async def message(
         self, workflow: str, run: str, stream: str, message: Delivery, failure: Failure
@@ -103,7 +111,7 @@ class DeadLetters:
         letter = self._with_body(letter, message.data, message.raw_headers)
         await self._js.compare_and_set(
             self._subjects.dead_stream,
-            self._subjects.dead(workflow, run),
+            self._subjects.dead(workflow, run, "message"),
             msgspec.json.encode(letter),
             expected=0,
             is_mine=lambda _: True,
@@ -124,7 +132,3 @@ class DeadLetters:
                 body_base64=base64.b64encode(data).decode(),
             )
         return msgspec.structs.replace(marked, body_base64=base64.b64encode(data[:kept]).decode())
-
-    async def _store(self, letter: DeadLetter, message_id: str) -> None:
-        subject = self._subjects.dead(letter.workflow or UNNAMED, letter.run)
-        await self._js.store(subject, msgspec.json.encode(letter), message_id=message_id)

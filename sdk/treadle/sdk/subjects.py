@@ -21,7 +21,7 @@
     <ns>_EXT      <ns>.ext.<event name>.<id>                   events published to the namespace
     KV_<ns>_waiters  $KV.<ns>_waiters.<event name>.<path>.<value>.<run>.<step>   who waits for them
                   $KV.<ns>_waiters.<event name>._path.<path>     by which of their values
-    <ns>_DEAD     <ns>.dead.<workflow>.<run>[.<message>]
+    <ns>_DEAD     <ns>.dead.<workflow>.<run>.<what>[.done]
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>, <ns>.index
 
 Nothing else in the code base may spell a subject. Ids are validated at the edge
@@ -123,7 +123,7 @@ class Subjects:
         self.all_output = f"{ns}.out.>"
         self.all_dead = f"{ns}.dead.>"
         """Dead letters, and what was done about them."""
-        self.all_letters = f"{ns}.dead.*.*"
+        self.all_letters = f"{ns}.dead.*.*.*"
         self.all_external = f"{ns}.ext.>"
         self.all_waiters = f"$KV.{self.waiters_bucket}.>"
         self.all_beats = f"{ns}.beat.*"
@@ -366,27 +366,24 @@ class Subjects:
         parts = subject.split(".")
         return parts[-2] if parts[-1] == "t" and parts[0] == "$KV" else parts[-1]
 
-    def dead(self, workflow: str, run: str) -> str:
-        return f"{self.namespace}.dead.{workflow or '_'}.{run}"
+    def dead(self, workflow: str, run: str, what: str) -> str:
+        """Where the letter of a run, a message or an event is: there is one of each."""
+        return f"{self.namespace}.dead.{workflow or '_'}.{run}.{what}"
 
     def letters(self, workflow: str = "", run: str = "") -> str:
         """Letters of a workflow or a run, or all of them."""
-        return f"{self.namespace}.dead.{workflow or '*'}.{run or '*'}"
+        return f"{self.namespace}.dead.{workflow or '*'}.{run or '*'}.*"
 
     def is_letter(self, subject: str) -> bool:
         """True for a letter, false for what was done about one."""
         return len(subject.split(".")) == len(self.all_letters.split("."))
 
-    def letter_mark(self, letter: str, what: str) -> str:
-        """What was done about the letter on that subject; ``what`` is the message it is of."""
-        return f"{letter}.{what}"
+    def letter_mark(self, letter: str) -> str:
+        """What was done about the letter on that subject."""
+        return f"{letter}.done"
 
     def letter_marks(self, workflow: str = "", run: str = "") -> str:
-        return f"{self.letters(workflow, run)}.*"
-
-    def dead_of_run(self, run: str) -> str:
-        """Letters of a run, those of events that could not be read included."""
-        return f"{self.namespace}.dead.*.{run}"
+        return f"{self.letters(workflow, run)}.done"
 
     @staticmethod
     def namespace_of_runs(stream: str) -> str:

@@ -26,7 +26,6 @@ from treadle.sdk.client import forking
 from treadle.sdk.client.letters import (
     DeadLetterPage,
     DeadLetterView,
-    mark_key,
     read_page,
     view_of,
 )
@@ -247,7 +246,7 @@ class DeadLetters:
     async def _require(self, number: int) -> _Letter:
         stored, s = await self._stored(number), self._store.subjects
         letter = _letter_of(stored)
-        return _Letter(number, letter, s.letter_mark(stored.subject, mark_key(letter)))
+        return _Letter(number, letter, s.letter_mark(stored.subject))
 
     async def _stored(self, number: int) -> Stored:
         s = self._store.subjects

@@ -41,7 +41,7 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.planned import Extended, extended
 from treadle.sdk.run import RunDocument, StepEntry
-from treadle.sdk.spending import SpendingLimits, micro_usd
+from treadle.sdk.spending import RUN_BUDGET
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
 
@@ -277,16 +277,11 @@ async def _first_input(store: Store, source: _Source, step: AgentLoopStep) -> ms
 
 
 def _check_bounds(source: _Source, step: AgentLoopStep, given: StepGiven) -> None:
-    limits = SpendingLimits(
-        tool_calls=step.max_tool_calls,
-        input_tokens=step.max_input_tokens,
-        output_tokens=step.max_output_tokens,
-        total_tokens=step.max_total_tokens,
-        cost_micro_usd=micro_usd(step.max_cost_usd),
-    )
-    reason = spending.reached(limits, given.spent)
+    reason = spending.reached(spending.limits_of(step), given.spent)
     if given.iteration >= step.max_iterations:
         reason = "max_iterations"
+    elif not reason and spending.reached(spending.limits_of(source.new.own), given.spent):
+        reason = RUN_BUDGET
     if reason:
         run = source.document.run
         raise RunConflict(

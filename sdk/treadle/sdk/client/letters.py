@@ -89,7 +89,7 @@ async def read_page(
         async for stored in js.read(s.dead_stream, s.letters(workflow, run), start=start):
             if stored.sequence >= end:
                 break
-            view = view_of(stored, marks.get(_mark_subject(store, stored)), has_body=False)
+            view = view_of(stored, marks.get(s.letter_mark(stored.subject)), has_body=False)
             if (not reason or view.reason == reason) and (is_all or view.state in _UNDONE):
                 window.append(view)
         found += reversed(window)
@@ -114,19 +114,6 @@ async def _marks_since(store: Store, workflow: str, run: str, start: int) -> dic
     return marks
 
 
-def mark_key(letter: DeadLetter) -> str:
-    """Return what a letter's mark is of: two letters of one message have one mark."""
-    return "run" if letter.reason == "run_failed" else letter.event or "message"
-
-
-def _mark_subject(store: Store, stored: Stored) -> str:
-    try:
-        letter = read(_letters, stored)
-    except StoredUnreadable:
-        return ""
-    return store.subjects.letter_mark(stored.subject, mark_key(letter))
-
-
 def view_of(stored: Stored, mark: LetterMark | None, *, has_body: bool) -> DeadLetterView:
     """Return what is shown of a letter."""
     try:
@@ -135,7 +122,7 @@ def view_of(stored: Stored, mark: LetterMark | None, *, has_body: bool) -> DeadL
         return DeadLetterView(
             number=stored.sequence,
             reason="unreadable",
-            run=stored.subject.rpartition(".")[2],
+            run=stored.subject.split(".")[-2],
             failure=Failure("StoredUnreadable", str(exc), retryable=False),
             stored_ms=stored.time_ms,
         )

@@ -42,7 +42,7 @@ LetterState = Literal["open", "replaying", "replayed", "discarded"]
 
 
 class LetterMark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was done about a dead letter, or is being done. One mark for all letters of a message.
+    """What was done about a dead letter, or is being done.
 
     A replay is written down before it is made: ``after`` is the newest sequence on the subject, and
     the copy is stored only directly behind it. So whoever finds the mark can tell whether it was.

@@ -19,7 +19,6 @@ from treadle.sdk.client.explain.hearing import Heard, hear
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.explain.storing import storage_faults
-from treadle.sdk.client.letters import mark_key
 from treadle.sdk.client.limits import wait_of
 from treadle.sdk.client.looking import Look, look
 from treadle.sdk.client.notes import engine_notes, notes_of
@@ -279,15 +278,14 @@ async def _now_ms(store: Store) -> int:
 
 async def _letter(store: Store, run: str) -> Letter | None:
     s = store.subjects
-    stored = await store.js.last(s.dead_stream, s.dead_of_run(run))
+    stored = await store.js.last(s.dead_stream, s.letters(run=run))
     if stored is None:
         return None
     try:
         letter = read(_letters, stored)
     except StoredUnreadable:
         return None
-    mark = s.letter_mark(stored.subject, mark_key(letter))
-    if await store.js.last(s.dead_stream, mark) is not None:
+    if await store.js.last(s.dead_stream, s.letter_mark(stored.subject)) is not None:
         return None  # What somebody has replayed or discarded is no news.
     return Letter(letter, stored.sequence)
 
