@@ -51,6 +51,7 @@ def test_what_is_done_to_many_is_confirmed_or_asked_for_with_yes(treadle: Run) -
     assert kinds(treadle, "r2") == ["run.requested"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "asked"), [("n\n", 0), ("\n", 0), ("y\n", 1)])
 def test_a_person_is_asked_at_a_terminal(treadle: Run, answer: str, asked: int) -> None:
     every = ("run", "pause", "--all", "--workflow", "flow", "--until", "2999-01-01")

@@ -57,6 +57,7 @@ async def stored(settings: Settings, run: str) -> list[bytes]:
         return [each.data async for each in found]
 
 
+@pytest.mark.slow
 def test_letters_are_listed_and_shown_with_what_they_hold(treadle: Run) -> None:
     table = treadle("dead", "list").out
     assert table.index("r3") < table.index("r2") < table.index("r1")
@@ -78,6 +79,7 @@ def test_letters_are_listed_and_shown_with_what_they_hold(treadle: Run) -> None:
     treadle("dead", "show", "9", code=exits.UNKNOWN)
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_message_are_printed_as_they_are(settings: Settings) -> None:
     command = [sys.executable, "-m", "treadle.cli", "dead", "show", "1", "--body"]
     done = subprocess.run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.cli.conftest import Run
 from tests.client.stage import chain, done, ended, open_stage
 
@@ -54,6 +55,7 @@ def test_a_retry_prints_the_new_run_which_says_what_it_was_made_of(
     assert kinds == ["run.outcome_kept", "run.step_given", "run.requested"]
 
 
+@pytest.mark.slow
 def test_a_fork_names_where_it_starts_and_refuses_what_is_not_there(
     treadle: Run, settings: Settings
 ) -> None:

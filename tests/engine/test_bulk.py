@@ -86,6 +86,7 @@ def test_a_bulk_retry_tries_each_run_that_matches_once_however_often_it_is_calle
     play(story)
 
 
+@pytest.mark.slow
 def test_one_run_that_fails_is_reported_and_the_others_go_on(play: Play) -> None:
     async def story(stand: Stand) -> None:
         orders = Orders()
@@ -106,6 +107,7 @@ def test_one_run_that_fails_is_reported_and_the_others_go_on(play: Play) -> None
     play(story)
 
 
+@pytest.mark.slow
 def test_all_that_run_are_paused_resumed_and_cancelled_and_nothing_else_is(play: Play) -> None:
     async def story(stand: Stand) -> None:
         names = await waiting(stand, 5)
@@ -128,6 +130,7 @@ def test_all_that_run_are_paused_resumed_and_cancelled_and_nothing_else_is(play:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_run_whose_parent_matches_too_is_left_to_it(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

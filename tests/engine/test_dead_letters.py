@@ -105,7 +105,7 @@ def test_clients_that_replay_at_once_while_others_write_make_one_copy(play: Play
     async def story(stand: Stand) -> None:
         await stand.engine()
         _, letter = await torn(stand)
-        writing = [stand.publish(SignalReceived(name="noise"), "torn") for _ in range(20)]
+        writing = [stand.publish(b"noise", "torn") for _ in range(20)]
         replays = [stand.client.dead_letters.replay(letter.number) for _ in range(4)]
         done = await asyncio.gather(*replays, *writing, return_exceptions=True)
         made = [each for each in done[:4] if not isinstance(each, RunConflict)]
@@ -117,6 +117,7 @@ def test_clients_that_replay_at_once_while_others_write_make_one_copy(play: Play
     play(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_replay_whose_client_died_half_way_is_finished_and_not_made_twice(
     play: Play, is_stored: bool
@@ -134,7 +135,7 @@ def test_a_replay_whose_client_died_half_way_is_finished_and_not_made_twice(
             headers = {REPLAY_OF: name}
             copy = await stand.js.store(s.event("torn"), BYTES, headers=headers)
         # A message of somebody else's is behind it.
-        await stand.publish(SignalReceived(name="noise"), "torn")
+        await stand.publish(b"noise", "torn")
         made = await stand.client.dead_letters.replay(letter.number)
         assert not is_stored or made.sequence == copy
         bodies = [stored.data for stored in await stand.events("torn")]
@@ -178,6 +179,7 @@ def test_a_failed_run_is_tried_again_by_its_letter_once(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_message_of_a_trigger_starts_its_run_when_it_is_replayed(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
@@ -227,6 +229,7 @@ def test_an_event_that_came_before_its_run_completes_it_when_it_is_replayed(
     play(story)
 
 
+@pytest.mark.slow
 def test_what_is_discarded_leaves_the_list_and_stays_to_be_read(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
@@ -244,6 +247,7 @@ def test_what_is_discarded_leaves_the_list_and_stays_to_be_read(play: Play) -> N
     play(story)
 
 
+@pytest.mark.slow
 def test_pages_are_newest_first_and_lose_no_letter(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
@@ -267,6 +271,7 @@ def test_pages_are_newest_first_and_lose_no_letter(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_message_too_large_for_a_letter_is_replayed_from_where_it_is(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

@@ -96,6 +96,7 @@ def test_a_retry_takes_over_what_has_completed_and_executes_the_rest(play: Play)
     play(story)
 
 
+@pytest.mark.slow
 def test_what_a_retry_took_over_outlives_the_run_it_was_made_of(play: Play) -> None:
     async def story(stand: Stand) -> None:
         shop = Shop()
@@ -168,6 +169,7 @@ def test_a_fork_of_an_iteration_begins_with_what_that_had(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_fork_without_a_step_is_the_whole_run_with_another_input(play: Play) -> None:
     async def story(stand: Stand) -> None:
         shop = Shop()
@@ -183,6 +185,7 @@ def test_a_fork_without_a_step_is_the_whole_run_with_another_input(play: Play) -
     play(story)
 
 
+@pytest.mark.slow
 def test_a_retry_on_the_newest_version_executes_what_is_new_or_changed(play: Play) -> None:
     async def story(stand: Stand) -> None:
         shop = Shop()
@@ -203,6 +206,7 @@ def test_a_retry_on_the_newest_version_executes_what_is_new_or_changed(play: Pla
     play(story)
 
 
+@pytest.mark.slow
 def test_what_was_undone_is_done_again(play: Play) -> None:
     async def story(stand: Stand) -> None:
         done: list[str] = []
@@ -259,6 +263,7 @@ def test_what_cannot_be_forked_is_said_and_nothing_is_stored(play: Play) -> None
     play(story)
 
 
+@pytest.mark.slow
 def test_of_two_requests_of_one_id_the_first_is_the_run(play: Play) -> None:
     async def story(stand: Stand) -> None:
         shop = Shop()
@@ -277,6 +282,7 @@ def test_of_two_requests_of_one_id_the_first_is_the_run(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_copies_whose_client_died_before_the_request_are_no_run_and_stand_in_no_way(
     play: Play,
 ) -> None:
@@ -295,6 +301,7 @@ def test_copies_whose_client_died_before_the_request_are_no_run_and_stand_in_no_
     play(story)
 
 
+@pytest.mark.slow
 def test_a_map_that_has_completed_is_taken_over(play: Play) -> None:
     async def story(stand: Stand) -> None:
         done: Counter[str] = Counter()
@@ -328,6 +335,7 @@ def test_a_map_that_has_completed_is_taken_over(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_of_a_plan_only_the_step_that_failed_is_executed_again(play: Play) -> None:
     async def story(stand: Stand) -> None:
         done: Counter[str] = Counter()
@@ -365,6 +373,7 @@ def test_of_a_plan_only_the_step_that_failed_is_executed_again(play: Play) -> No
     play(story)
 
 
+@pytest.mark.slow
 def test_runs_that_steps_have_started_are_taken_over_and_not_started_again(play: Play) -> None:
     async def story(stand: Stand) -> None:
         done: Counter[str] = Counter()
@@ -413,6 +422,7 @@ def test_runs_that_steps_have_started_are_taken_over_and_not_started_again(play:
     play(story)
 
 
+@pytest.mark.slow
 def test_what_was_taken_over_has_no_time_in_the_trace_and_is_marked_for_people(play: Play) -> None:
     async def story(stand: Stand) -> None:
         shop = Shop()

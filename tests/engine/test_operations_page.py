@@ -13,7 +13,10 @@ from tests.pages import block_of, served
 from treadle.sdk.settings import Settings
 
 
-@pytest.mark.parametrize(("fence", "result"), [("python", 50), ("python many", {"done": 3})])
+@pytest.mark.parametrize(
+    ("fence", "result"),
+    [("python", 50), pytest.param("python many", {"done": 3}, marks=pytest.mark.slow)],
+)
 def test_the_page_runs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, fence: str, result: Any
 ) -> None:

@@ -15,7 +15,10 @@ from treadle.sdk.settings import Settings
 
 @pytest.mark.parametrize(
     ("fence", "result"),
-    [("python park", 12), ("python", ["shipped a lamp", "shipped a chair"])],
+    [
+        pytest.param("python park", 12, marks=pytest.mark.slow),
+        ("python", ["shipped a lamp", "shipped a chair"]),
+    ],
 )
 def test_the_page_runs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, fence: str, result: Any
