@@ -284,6 +284,34 @@ def test_sign_off_asks_people_for_large_orders_and_waits_for_the_payment(
     assert text == f"order 104 is on its way{by}"
 
 
+def test_a_parcel_is_watched_from_later_on_and_under_newer_versions(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    make = runpy.run_path(str(EXAMPLES / "parcel.py"))["parcel"]
+
+    async def play(client: Client) -> Any:
+        run = await client.start("parcel", {"number": "JD-104"}, start_after=1)
+        await _until(lambda: _is(run, "scheduled"))
+        await _until(lambda: _is(run, "parked"))
+        await client.register(make(500))
+
+        async def is_under_the_newer_version() -> bool:
+            await run.send("watch", "at customs")
+            return (await run.get()).step("watch").max_iterations == 500
+
+        await _until(is_under_the_newer_version)
+        await run.send("watch", "delivered")
+        return await run.result()
+
+    told = _run(environment, tmp_path / "log", "parcel.py", "parcel", play)
+    assert told.startswith("parcel JD-104 was delivered, which was look ")
+    assert told.endswith(" of at most 500")
+
+
+async def _is(run: RunHandle, status: str) -> bool:
+    return (await run.get()).status == status
+
+
 async def _asks(run: RunHandle) -> bool:
     return bool(await run.approvals())
 
