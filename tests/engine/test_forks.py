@@ -3,6 +3,7 @@ Method: an engine and a worker whose handlers count their executions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 
+from treadle.engine.forks import Forks
+from treadle.engine.registers import Registers
 from treadle.engine.retention import Retention
 from treadle.sdk import Retry, RunHandle, Workflow
 from treadle.sdk.errors import RunConflict, RunFailed, UnknownRun, UserError
-from treadle.sdk.messages import OutcomeKept
+from treadle.sdk.messages import OutcomeKept, RecordKept, StepGiven
+from treadle.sdk.subjects import RegisterAddress
 from treadle.sdk.tracing import names
 from treadle.worker import LoopContext, TaskContext, Worker
 
@@ -297,6 +301,32 @@ def test_copies_whose_client_died_before_the_request_are_no_run_and_stand_in_no_
         assert [letter.run for letter in await stand.letters()] == ["run"]
         again = await run.retry()
         assert await again.result(timeout_s=10) == {"ship": "ship 2", "note": "note 1"}
+
+    play(story)
+
+
+def test_two_engines_that_restore_a_step_write_it_once_and_nothing_over_what_a_worker_saved(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        js, s = stand.js, stand.subjects
+        records = [RecordKept(step="a", record=msgspec.Raw(b"%d" % n)) for n in range(2)]
+        kept = [await stand.publish(record, "new") for record in records]  # type: ignore[arg-type]
+        given = StepGiven(step="a", iteration=2, checkpoint=msgspec.Raw(b"7"), records=tuple(kept))
+        sequence = await stand.publish(given, "new")  # type: ignore[arg-type]
+        address = RegisterAddress("main", "new", "a", "work")
+        engines = [Forks(js, s, Registers(js, s)) for _ in range(2)]
+        heads = await asyncio.gather(
+            *(each.restore(address, sequence, given) for each in (*engines, *engines))
+        )
+        newest = await js.last(s.steps_stream, s.pair("new", "a"))
+        assert newest is not None and max(heads) == newest.sequence
+        journal = [stored.data async for stored in js.read(s.steps_stream, s.records("new", "a"))]
+        assert journal == [b"0", b"1"]
+        saved = await js.store(s.checkpoint("new", "a"), b'{"saved": "by a worker"}')
+        assert await engines[1].restore(address, sequence, given) == saved
+        stands = await js.last(s.steps_stream, s.checkpoint("new", "a"))
+        assert stands is not None and stands.sequence == saved
 
     play(story)
 
