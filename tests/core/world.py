@@ -104,7 +104,6 @@ class World:
         self.waiters: dict[str, tuple[int, ...]] = {}
         """Steps that wait for one, with the events that are used up for them."""
         self.begun_beyond: dict[str, int] = {}
-        """Iterations that began since the run's budget is used up, by loop."""
         self._sequences = {"e": 0, "t": 0, "s": 0, "x": 0}
 
     def _next(self, letter: str) -> int:
@@ -277,7 +276,8 @@ class World:
                 self.store(StepContinued(**common, output=msgspec.Raw(output)))
             case "wait" | "nap" if execution.task.loop:
                 due_ms = self.now_ms + 30_000 if verb == "nap" else 0
-                self.store(StepWaiting(**common, output=msgspec.Raw(output), due_ms=due_ms))
+                common |= {"due_ms": due_ms, "uncounted": verb == "nap"}
+                self.store(StepWaiting(**common, output=msgspec.Raw(output)))
             case "continue" | "complete" | "wait" | "nap":
                 chunk = mapping.done(execution.task.chunk, self._sequences["x"])
                 self.store(StepCompleted(**common, output=msgspec.Raw(output), chunk=chunk))
@@ -355,8 +355,9 @@ class World:
         """Each iteration is committed once, in order, from the input of the one before."""
         inputs: list[bytes] = []
         asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
-        most = getattr(step, "max_iterations", 1) + sum(event.add_iterations for event in asked)
-        most += self.most_more
+        most = getattr(step, "max_iterations", 1) + self.most_more
+        most += sum(event.add_iterations for event in asked)
+        most += sum(getattr(event, "uncounted", False) for event, _ in self.log.values())
         for value in values:
             if isinstance(value, Ended):
                 if value.outcome == "completed":

@@ -19,7 +19,9 @@ from treadle.sdk.testing import simulate
 from treadle.worker import LoopContext, TaskContext, Worker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
-FOR_THE_AGENT_RUNTIME = {"append_record", "report_parts", "read_records", "newest_record"}
+FOR_THE_AGENT_RUNTIME = {
+    *("append_record", "report_parts", "read_records", "newest_record", "shared"),
+}
 
 
 def test_the_page_runs_and_what_it_checkpoints_counts_once_if_the_verdict_is_lost() -> None:

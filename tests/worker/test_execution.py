@@ -27,6 +27,7 @@ from treadle.worker import (
 from treadle.worker.execution import Call, Fenced, Record, execute
 from treadle.worker.mailbox import Letters
 from treadle.worker.registry import Registry
+from treadle.worker.shared import SharedValues
 from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict
 
 NOW_MS = 1_800_000_000_000
@@ -48,6 +49,10 @@ class MemoryPort:
 
     def progress(self) -> None:
         self.progressed += 1
+
+    @property
+    def shared(self) -> SharedValues:
+        raise NotImplementedError
 
     async def read_input(self, source: FromRun | FromSteps) -> msgspec.Raw:
         return msgspec.Raw(b'"from afar"')

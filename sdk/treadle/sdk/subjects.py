@@ -12,6 +12,7 @@
     KV_<ns>_limits  $KV.<ns>_limits.s.<limit>                  who holds the slots of a limit
                     $KV.<ns>_limits.w.<limit>.<line>.<domain>.<run>.<step>.<token>  who waits
                     $KV.<ns>_limits.r.<limit>                  when a rate lets the next begin
+                    $KV.<ns>_limits.p.<name>                   what is left of a model provider
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
                   <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
     KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
@@ -289,11 +290,9 @@ class Subjects:
         return domain, lane
 
     def slots(self, limit: str) -> str:
-        """Key of the record of a concurrency limit, given the limit's key."""
         return f"$KV.{self.limits_bucket}.s.{limit}"
 
     def slot_waiter(self, limit: str, line: str, register: RegisterAddress, token: int) -> str:
-        """Key of a queued register that waits for a slot."""
         place = f"{register.domain}.{register.run}.{register.step}.{token}"
         return f"$KV.{self.limits_bucket}.w.{limit}.{line}.{place}"
 
@@ -304,8 +303,10 @@ class Subjects:
         return f"$KV.{self.limits_bucket}.w.{limit}.>"
 
     def rate(self, limit: str) -> str:
-        """Key of the record of a rate limit."""
         return f"$KV.{self.limits_bucket}.r.{limit}"
+
+    def provider(self, key: str) -> str:
+        return f"$KV.{self.limits_bucket}.p.{key}"
 
     def parse_limit(self, subject: str) -> str:
         """Return the limit's key in the subject of any of these."""

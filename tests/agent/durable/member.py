@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from treadle.sdk import failpoints
 from treadle.sdk.settings import Settings
 from treadle.worker import Worker, serve
-from treadle.worker.agent import Agent, Budget, ToolContext, tool
+from treadle.worker.agent import Agent, Budget, ProviderBudget, ToolContext, tool
 from treadle.worker.agent.models.anthropic import AnthropicModel
 
 LEDGER = Path(os.environ.get("PAY_LEDGER", ""))
@@ -59,6 +59,11 @@ async def pay(ctx: ToolContext[None], cents: int) -> str:
     return f"paid {cents}"
 
 
+def _provider_budget() -> ProviderBudget | None:
+    requests = os.environ.get("PAY_REQUESTS_PER_MINUTE")
+    return ProviderBudget(requests_per_minute=int(requests)) if requests else None
+
+
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
     model = AnthropicModel("claude-test", api_key="none")
@@ -69,6 +74,7 @@ def main() -> None:
         tools=[look_up, pay],
         output_type=Receipt,
         budget=Budget(max_steps=8),
+        provider_budget=_provider_budget(),
     )
     worker = Worker(os.environ["PAY_NAME"], concurrency=int(os.environ.get("PAY_SLOTS", "64")))
     worker.agent("pay-agent", agent)

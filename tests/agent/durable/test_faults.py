@@ -49,12 +49,12 @@ def test_a_step_without_a_retry_policy_survives_a_fault_of_the_provider(
 # ------------------------------------------------------------------ a provider that is busy
 
 
-async def given_out(settings: Settings) -> int:
+async def given_out(settings: Settings, type_: str = "order-agent") -> int:
     """Return how many tasks of the agent workers hold."""
     names = Subjects(settings.namespace)
     connection = await Connection.open(settings, name="test")
     try:
-        name = f"{names.steps_stream}.{names.worker_consumer('order-agent')}"
+        name = f"{names.steps_stream}.{names.worker_consumer(type_)}"
         return int((await JetStream(connection).api(f"CONSUMER.INFO.{name}"))["num_ack_pending"])
     finally:
         await connection.close()

@@ -44,6 +44,7 @@ from treadle.worker.verdict import Complete, Continue, Fail, Wait
 if TYPE_CHECKING:
     from treadle.sdk.messages import Checkpoint
     from treadle.worker.execution import Call, Record
+    from treadle.worker.shared import SharedValues
 
 I = TypeVar("I")  # noqa: E741 — the input's type; a longer name would be read in every handler
 T = TypeVar("T")
@@ -296,13 +297,16 @@ class _Loop:
         until: datetime | timedelta | None = None,
         state: Any = None,
         asks: Sequence[Ask] = (),
+        *,
+        counts: bool = True,
     ) -> Wait:
         """Return the verdict that ends this iteration and holds the next one back.
 
         It begins, with ``state`` as its input, when a message to the step comes that this
         execution has not seen, at ``until``, or when someone resumes the run. Meanwhile no worker
         is held, and the time does not count against ``max_duration``. ``asks`` are what people
-        find open meanwhile; their answers are messages of kind ``reply``, each a ``Reply``.
+        find open meanwhile; their answers are messages of kind ``reply``, each a ``Reply``. An
+        iteration that does nothing but wait need not count as one of ``max_iterations``.
         Raises ``InvalidPayload`` if the state cannot be stored.
         """
         step = self._call.address.step
@@ -314,7 +318,7 @@ class _Loop:
         due_ms = waits.due_ms(step, until, self._call.port.now_ms())
         raw = payload.encode(f"state of step {step!r}", state)
         asked = waits.asked(step, asks, self._call.port.now_ms())
-        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked)
+        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked, counts)
         self._call.verdicts.append(verdict)
         return verdict
 
@@ -386,6 +390,11 @@ class LoopContext(_Loop, TaskContext[I]):
     async def read_records(self) -> list[Record]:
         """Return the step's journal: all records, in order."""
         return await self._call.read_records()
+
+    @property
+    def shared(self) -> SharedValues:
+        """The values that all workers share: what is left of a model's provider."""
+        return self._call.port.shared
 
     @property
     def newest_record(self) -> int:

@@ -33,6 +33,7 @@ from treadle.worker.cancellation import AnyCancelToken, BlockingCancelToken, Can
 from treadle.worker.failure import describe, place_of, place_of_function, placed
 from treadle.worker.mailbox import Letters, ReceivedMessage
 from treadle.worker.registry import Handler
+from treadle.worker.shared import SharedValues
 from treadle.worker.verdict import (
     Complete,
     Continue,
@@ -64,6 +65,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class ExecutionPort(Protocol):
     """What an execution needs of the outside. Called on the event loop only."""
+
+    @property
+    def shared(self) -> SharedValues:
+        """The values that all workers share."""
+        ...
 
     def now_ms(self) -> int:
         """Return the time, in milliseconds since the epoch."""

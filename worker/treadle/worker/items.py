@@ -37,6 +37,7 @@ from treadle.sdk.subjects import step_of
 from treadle.worker.execution import Call, ExecutionPort, Record, execute
 from treadle.worker.failure import bounded, describe
 from treadle.worker.mailbox import Letters
+from treadle.worker.shared import SharedValues
 from treadle.worker.verdict import Complete, Fail, HandlerVerdict, Stopped, Verdict
 
 SAVE_MS = 1_000
@@ -336,6 +337,10 @@ class _ItemPort:
         self._work = work
         self._port = port
         self._index = index
+
+    @property
+    def shared(self) -> SharedValues:
+        return self._port.shared
 
     def now_ms(self) -> int:
         return self._port.now_ms()

@@ -17,6 +17,7 @@ from treadle.worker.inputs import InputReader
 from treadle.worker.journals import JournalStore
 from treadle.worker.mailbox import Letters, Mailbox
 from treadle.worker.output import OutputStream
+from treadle.worker.shared import SharedValues
 from treadle.worker.threads import BlockingPool
 from treadle.worker.verdict import Verdict
 
@@ -24,7 +25,16 @@ from treadle.worker.verdict import Verdict
 class Services:
     """What all executions of a worker share."""
 
-    __slots__ = ("checkpoints", "inputs", "journals", "mailbox", "on_fenced", "output", "pool")
+    __slots__ = (
+        "checkpoints",
+        "inputs",
+        "journals",
+        "mailbox",
+        "on_fenced",
+        "output",
+        "pool",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -34,6 +44,7 @@ class Services:
         mailbox: Mailbox,
         output: OutputStream,
         pool: BlockingPool,
+        shared: SharedValues,
     ) -> None:
         self.checkpoints = checkpoints
         self.inputs = inputs
@@ -41,6 +52,7 @@ class Services:
         self.mailbox = mailbox
         self.output = output
         self.pool = pool
+        self.shared = shared
         self.on_fenced: Callable[[HeldTask], None] = lambda _: None
         """Called for an execution that may not go on."""
 
@@ -53,6 +65,10 @@ class HeldPort:
     def __init__(self, services: Services, held: HeldTask) -> None:
         self._services = services
         self._held = held
+
+    @property
+    def shared(self) -> SharedValues:
+        return self._services.shared
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

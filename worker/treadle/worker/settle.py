@@ -136,10 +136,15 @@ class Settler:
             case Continue(output, delay_ms):
                 raw = msgspec.Raw(output)
                 return "continue", StepContinued(**common, output=raw, delay_ms=delay_ms)
-            case Wait(output, reason, due_ms, asks):
-                raw = msgspec.Raw(output)
-                waits = StepWaiting(**common, output=raw, reason=reason, due_ms=due_ms, asks=asks)
-                return "wait", waits
+            case Wait(output, reason, due_ms, asks, counts):
+                return "wait", StepWaiting(
+                    **common,
+                    output=msgspec.Raw(output),
+                    reason=reason,
+                    due_ms=due_ms,
+                    asks=asks,
+                    uncounted=not counts,
+                )
             case Complete(output, chunk):
                 raw = msgspec.Raw(output)
                 return "complete", StepCompleted(**common, output=raw, chunk=chunk)

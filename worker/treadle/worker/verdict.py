@@ -39,6 +39,8 @@ class Wait(msgspec.Struct, frozen=True):
     """When it goes on in any case; 0 is never."""
     asks: tuple[Ask, ...] = ()
     """What people are asked meanwhile."""
+    counts: bool = True
+    """Whether it is one of the iterations that the loop may take."""
 
 
 class Complete(msgspec.Struct, frozen=True):

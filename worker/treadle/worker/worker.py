@@ -54,6 +54,7 @@ from treadle.worker.port import Services
 from treadle.worker.registry import Handler, Registry, check_concurrency
 from treadle.worker.runner import Runner
 from treadle.worker.settle import Settler
+from treadle.worker.shared import StoredValues
 from treadle.worker.threads import BlockingPool
 from treadle.worker.watchdog import LoopWatch
 
@@ -224,6 +225,7 @@ class Worker:
             Mailbox(js, subjects),
             output,
             pool,
+            StoredValues(js, subjects),
         )
         settler = Settler(js, subjects, presence.incarnation)
         runner = Runner(services, settler, held, concurrency=self._concurrency)

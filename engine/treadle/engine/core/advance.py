@@ -37,7 +37,7 @@ from treadle.engine.core.plan import DELAY_BY_WORKER_MS_MAX
 from treadle.engine.core.retry import draw, is_exhausted, is_final, loss_delay_ms, retry_delay_ms
 from treadle.sdk import asks, spending
 from treadle.sdk.definition import AgentLoopStep, TaskStep
-from treadle.sdk.limits import DURATION_S_MAX, LOSSES_MAX
+from treadle.sdk.limits import DURATION_S_MAX, ITERATIONS_MAX, LOSSES_MAX
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -195,6 +195,9 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     if not isinstance(step, AgentLoopStep):
         return _not_a_loop(task, moment, "wait_in_task", f"step {step.id!r} is a task")
     following = _following(task, event, moment)
+    if event.uncounted:
+        most = min(task.max_iterations + 1, ITERATIONS_MAX)
+        following = msgspec.structs.replace(following, max_iterations=most)
     if reached := bounds.reached(following, moment.ms):
         return bounds.limit(step, following, reached, moment)
     # A handler that does not read messages waits for those that come from here on.

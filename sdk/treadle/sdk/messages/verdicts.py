@@ -61,6 +61,8 @@ class StepWaiting(_Verdict, frozen=True, tag="step.waiting", tag_field="event", 
     """The next iteration's input."""
     asks: tuple[Ask, ...] = ()
     """What people are asked."""
+    uncounted: bool = False
+    """It is none of the iterations that the loop may take."""
 
 
 class StepCompleted(_Verdict, frozen=True, tag="step.completed", tag_field="event", kw_only=True):

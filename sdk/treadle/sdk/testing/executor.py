@@ -32,6 +32,7 @@ from treadle.worker.execution import Call, Record
 from treadle.worker.items import perform
 from treadle.worker.mailbox import Letters
 from treadle.worker.settle import told_by
+from treadle.worker.shared import SharedValues
 from treadle.worker.verdict import Complete, Continue, Fail, Stopped, Verdict, Wait
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Executor:
                     reason=verdict.reason,
                     due_ms=verdict.due_ms,
                     asks=verdict.asks,
+                    uncounted=not verdict.counts,
                 )
             case Complete():
                 output = msgspec.Raw(verdict.output)
@@ -190,6 +192,10 @@ class _Port:
         self._task = task
         self.token = token
         self.head = token
+
+    @property
+    def shared(self) -> SharedValues:
+        return self._world.family.shared
 
     def now_ms(self) -> int:
         return self._world.now_ms()

@@ -29,6 +29,7 @@ from treadle.sdk.run import child_of
 from treadle.sdk.testing.budget import used
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.mortal import Workers
+from treadle.worker.shared import ValuesInMemory
 
 if TYPE_CHECKING:
     from treadle.sdk.testing.world import World
@@ -48,6 +49,8 @@ class Family:
         self._workers = workers
         self._underway = 0
         self.worlds: dict[str, World] = {}
+        self.shared = ValuesInMemory()
+        """What all workers share."""
 
     def open(self, plan: Plan, run_id: str) -> World:
         """Return the world of a new run."""

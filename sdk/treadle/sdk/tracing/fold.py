@@ -336,6 +336,7 @@ def _move(step: Step, state: _Step, event: Settled) -> None:
             state.pause = "loop delay" if is_delayed else ""
         case StepWaiting():
             state.pause = event.reason or "a message"
+            state.limits.iterations += event.uncounted
         case StepFailed():
             state.pause = "retry"
         case _:

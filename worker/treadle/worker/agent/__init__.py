@@ -14,6 +14,7 @@ extras.require(__name__, "agent", "docstring_parser", "pydantic", "typing_extens
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
+from treadle.worker.agent.core.provider_budget import ProviderBudget
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.escalation import Escalation
 from treadle.worker.agent.hooks import Block, Hooks, NextTurn
@@ -46,6 +47,7 @@ __all__ = [
     "Policy",
     "Price",
     "PriceTable",
+    "ProviderBudget",
     "Reply",
     "State",
     "ToolContext",

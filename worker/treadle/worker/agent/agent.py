@@ -36,6 +36,7 @@ from treadle.worker.agent.core.budget import Budget
 from treadle.worker.agent.core.compaction import CompactionPolicy
 from treadle.worker.agent.core.conversation import Block, ModelError, ThinkingLevel
 from treadle.worker.agent.core.entries import NOTHING, Opened, ReplyVerdict, Stopped
+from treadle.worker.agent.core.provider_budget import ProviderBudget
 from treadle.worker.agent.core.spec import (
     ASK_HUMAN,
     FINAL_OUTPUT,
@@ -126,6 +127,7 @@ class Agent(Generic[Out]):
         models: Mapping[str, str | Model] | None = None,
         prices: PriceTable | None = None,
         model_retry: RetryPolicy | None = None,
+        provider_budget: ProviderBudget | None = None,
         thinking: ThinkingLevel = "off",
         temperature: float | None = None,
         max_output_tokens: int = 0,
@@ -146,16 +148,18 @@ class Agent(Generic[Out]):
         model proposes that it is done, they decide. ``journal`` gives the agent its run journal,
         ``keep_output`` a tool that reads outputs which were cut, if it has tools of its own or of
         ``mcp``, and ``ask_human`` a way to ask. ``models`` are what a hook may switch to.
-        ``max_output_tokens`` bounds one answer (0: the model's own bound). ``subagents`` are
-        agents that this one may hand tasks to, within its budget; ``description`` is what such a
-        one is for, and ``input_type`` the fields it is called with (by default one text,
-        ``task``). People are waited for during ``approval_timeout`` (0: for ever), and
-        ``approval_escalation`` says who else is asked.
+        ``provider_budget`` is what all workers may use of the model's provider together.
+        ``max_output_tokens`` bounds one answer (0: the model's own bound). ``subagents`` are agents
+        that this one may hand tasks to, within its budget; ``description`` is what such a one is
+        for, and ``input_type`` the fields it is called with (by default one text, ``task``). People
+        are waited for during ``approval_timeout`` (0: for ever), and ``approval_escalation`` says
+        who else is asked.
         """
         self.name = check_id("agent name", name)
         budget = budget or Budget()
         compaction = compaction or CompactionPolicy()
-        problems = [*budget.problems(), *compaction.problems()]
+        provider_problems = provider_budget.problems() if provider_budget else ()
+        problems = [*budget.problems(), *compaction.problems(), *provider_problems]
         problems += escalation_problems(approval_escalation, approval_timeout)
         asked = {"model": model, **{f"models[{key!r}]": m for key, m in (models or {}).items()}}
         if summary_model is not None:
@@ -195,7 +199,7 @@ class Agent(Generic[Out]):
         self._on_limit: OnLimit = on_limit
         self._compaction = compaction
         self._prices = prices
-        self._model_retry = model_retry or RetryPolicy()
+        self._model_retry, self._provider_budget = model_retry or RetryPolicy(), provider_budget
         self._thinking: ThinkingLevel = thinking
         self._temperature = temperature
         self._max_output_tokens = max_output_tokens
@@ -272,6 +276,7 @@ class Agent(Generic[Out]):
             hooks=self.hooks,
             prices=self._prices,
             model_retry=self._model_retry,
+            provider_budget=self._provider_budget,
             summary_model=None if summary is None else self._resolve(summary),
             stream=self._stream,
             sequential=self._sequential,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from treadle.worker.agent.core import compaction, earlier, kept, summary, tokens
 from treadle.worker.agent.core.conversation import ModelError, Usage
 from treadle.worker.agent.core.decide import Compact
@@ -16,6 +18,9 @@ from treadle.worker.agent.models.retrying import ModelBusy
 if TYPE_CHECKING:
     from treadle.worker.agent.driving import Driver
     from treadle.worker.agent.equipment import Equipment
+
+BUDGET_WAIT_S = 60.0
+"""How long a summary waits for a budget of the provider; after it, it is made without a model."""
 
 
 async def compact(equipment: Equipment, driver: Driver, action: Compact) -> None:
@@ -97,7 +102,11 @@ async def _summarised(
         for piece in summary.pieces(plan, window=model.context_window, max_tokens=max_tokens):
             request = summary.request(piece, text, model=model.name, max_tokens=max_tokens)
             called = await retrying.call(
-                model, request, equipment.model_retry, timeout_s=equipment.model_timeout_s
+                model,
+                request,
+                structs.replace(equipment.model_retry, wait_s_max=BUDGET_WAIT_S),
+                timeout_s=equipment.model_timeout_s,
+                passage=equipment.passage(model, driver.now_ms),
             )
             used = called.response.usage + called.wasted
             usage, cost = usage + used, cost + equipment.cost(model.name, used)

@@ -172,7 +172,12 @@ class AgentHandler:
         agent, beginning = self.conversation(ctx, desk)
         deps = self._deps(ctx) if callable(self._deps) else self._deps
         equipment = await agent.prepared(
-            deps=deps, run=ctx.run, step=ctx.step, heartbeat=ctx.heartbeat, cancelled=ctx.cancelled
+            deps=deps,
+            run=ctx.run,
+            step=ctx.step,
+            heartbeat=ctx.heartbeat,
+            cancelled=ctx.cancelled,
+            shared=ctx.shared,
         )
         narrator = Narrator(ctx.say)
         if desk.earlier:
@@ -215,7 +220,7 @@ class AgentHandler:
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
             until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
-            return ctx.wait(f"{PROVIDER_BUSY}: {exc.fault.message}", until=until)
+            return ctx.wait(f"{PROVIDER_BUSY}: {exc.fault.message}", until=until, counts=False)
         except ModelError:
             self._note(ctx, desk, driver.state, equipment)
             raise

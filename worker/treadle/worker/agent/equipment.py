@@ -16,6 +16,7 @@ from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
 from treadle.worker.agent.core.entries import Level, ReplyVerdict
+from treadle.worker.agent.core.provider_budget import ProviderBudget
 from treadle.worker.agent.core.spec import ASK_HUMAN, AgentSpec
 from treadle.worker.agent.core.state import State
 from treadle.worker.agent.core.watch import OWN_TOOLS, guard
@@ -23,13 +24,15 @@ from treadle.worker.agent.escalation import Escalation
 from treadle.worker.agent.hooks import Hooks
 from treadle.worker.agent.models.port import Model
 from treadle.worker.agent.models.prices import PriceTable
-from treadle.worker.agent.models.retrying import RetryPolicy
+from treadle.worker.agent.models.retrying import Passage, RetryPolicy
 from treadle.worker.agent.outputs import Output
+from treadle.worker.agent.provider import OF_THIS_PROCESS, Gate
 from treadle.worker.agent.tools.canonical import args_hash, well_formed_json
 from treadle.worker.agent.tools.checking import check_arguments, check_calls
 from treadle.worker.agent.tools.policy import Policy
 from treadle.worker.agent.tools.tool import AnyTool
 from treadle.worker.cancellation import CancelToken
+from treadle.worker.shared import SharedValues
 
 if TYPE_CHECKING:
     from treadle.worker.agent.subagents import Subagent
@@ -55,6 +58,9 @@ class Equipment:
     model_retry: RetryPolicy = field(default_factory=RetryPolicy)
     model_timeout_s: float = 600.0
     summary_model: Model | None = None
+    provider_budget: ProviderBudget | None = None
+    shared: SharedValues | None = None
+    """What all workers know of providers; None is an agent that runs in this process alone."""
     stream: bool = True
     sequential: bool = False
     approval_timeout: timedelta = timedelta(0)
@@ -71,6 +77,13 @@ class Equipment:
     def model_for(self, name: str) -> Model:
         """Return the model of that name: the agent's own, or one it may switch to."""
         return self.models.get(name, self.model)
+
+    def passage(self, model: Model, now_ms: Callable[[], int]) -> Passage | None:
+        """Return the gate before the model's provider; None if nothing is counted."""
+        if self.provider_budget is None:
+            return None
+        shared = self.shared or OF_THIS_PROCESS
+        return Gate(shared, f"{model.provider}/{model.name}", self.provider_budget, now_ms)
 
     def check_model(self, name: str) -> None:
         """Raise ``UserError`` unless a hook may switch to a model of that name."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from treadle.worker.agent import compacting
 from treadle.worker.agent import hooks as hooking
@@ -22,7 +24,7 @@ from treadle.worker.agent.core.healing import heal
 from treadle.worker.agent.core.rules import problems
 from treadle.worker.agent.core.stops import StopReason
 from treadle.worker.agent.models import retrying
-from treadle.worker.agent.models.retrying import ModelBusy
+from treadle.worker.agent.models.retrying import ModelBusy, RetryPolicy
 
 if TYPE_CHECKING:
     from treadle.worker.agent.driving import Driver
@@ -65,7 +67,7 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
         called = await retrying.call(
             model,
             request,
-            equipment.model_retry,
+            _policy(equipment, driver),
             on_delta=emitter.delta if equipment.stream else None,
             on_retry=lambda retry: emitter.emit(
                 "agent.model.retry", error=retry.fault.kind, delay_s=round(retry.delay_s, 2)
@@ -73,6 +75,7 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
             on_superseded=superseded,
             timeout_s=equipment.model_timeout_s,
             api_key=key,
+            passage=equipment.passage(model, driver.now_ms),
         )
     except (ModelError, ModelBusy) as exc:
         if exc.fault.is_committed:
@@ -106,6 +109,12 @@ async def call_model(equipment: Equipment, driver: Driver, action: CallModel) ->
         stop_reason=response.stop_reason,
         usage=msgspec.to_builtins(response.usage),
     )
+
+
+def _policy(equipment: Equipment, driver: Driver) -> RetryPolicy:
+    """Return how calls are repeated: whoever cannot come back later waits here."""
+    policy = equipment.model_retry
+    return policy if driver.root.is_retried else structs.replace(policy, wait_s_max=math.inf)
 
 
 async def _prepared(
@@ -166,5 +175,5 @@ async def _end(
     driver: Driver, reason: StopReason, detail: str, exc: ModelError | None = None
 ) -> None:
     # Its usage was counted when the call failed.
-    fault = None if exc is None else msgspec.structs.replace(exc.fault, usage=Usage())
+    fault = None if exc is None else msgspec.structs.replace(exc.fault, usage=Usage(), limits=None)
     await driver.stop(reason, detail, fault)

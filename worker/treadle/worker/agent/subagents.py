@@ -132,6 +132,8 @@ class Subagent:
             step=f"{outer.step}/{call.id}",
             cancelled=outer.cancelled,
             heartbeat=outer.heartbeat,
+            provider_budget=own.provider_budget or outer.provider_budget,
+            shared=outer.shared,
             tool_sleep=outer.tool_sleep,
         )
 

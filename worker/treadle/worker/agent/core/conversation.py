@@ -50,6 +50,17 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
+class RateLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a provider said is left; -1 is not told. Times are milliseconds from then."""
+
+    requests_left: int = -1
+    requests_limit: int = 0
+    requests_reset_ms: int = 0
+    tokens_left: int = -1
+    tokens_limit: int = 0
+    tokens_reset_ms: int = 0
+
+
 class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One call of a model. Derived from the state by ``build_request``, never stored."""
 
@@ -83,6 +94,8 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's request or message id, for its support."""
     stop_details: dict[str, Any] = {}
     """What the API says of the stop: the category and explanation of a refusal."""
+    limits: RateLimits | None = None
+    """What the provider said is left."""
 
 
 ErrorKind = Literal[
@@ -120,6 +133,8 @@ class ModelFault(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What is known to have been used all the same."""
     is_committed: bool = False
     """Deltas of the answer have been given out: the call is not repeated silently."""
+    limits: RateLimits | None = None
+    """What the provider said is left, if it answered."""
 
 
 class ModelError(Exception):

@@ -18,6 +18,8 @@ CHARS_PER_TOKEN = 3.5
 """Fewer than English text has, so that an estimate errs towards compacting early."""
 MEDIA_TOKENS = 1_600
 """What an image fills at most, whatever the length of its base64."""
+ANSWER_TOKENS = 1_000
+"""Of an answer whose length nobody knows yet; most bounds of answers are far above."""
 RESULT_SHARE = 0.25
 """Of the context window: what one result may fill at most."""
 _MEDIA = ("image", "document")
@@ -60,6 +62,11 @@ def estimate(value: Any) -> int:
 def estimate_request(request: ModelRequest) -> int:
     """Return the estimated tokens of all that a request sends."""
     return estimate(request.system) + estimate(request.tools) + estimate(request.messages)
+
+
+def reserved(request: ModelRequest) -> int:
+    """Return what is set aside for a call before it is made: its input, and a usual answer."""
+    return estimate_request(request) + min(request.max_tokens, ANSWER_TOKENS)
 
 
 def context_tokens(used: int, added_chars: int) -> int:

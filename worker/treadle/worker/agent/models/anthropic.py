@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import anthropic
 import httpx2
+import msgspec
 from anthropic import AsyncAnthropic
 
 from treadle.worker.agent.core.conversation import (
@@ -22,6 +23,7 @@ from treadle.worker.agent.core.conversation import (
     ModelFault,
     ModelRequest,
     ModelResponse,
+    RateLimits,
 )
 from treadle.worker.agent.models import faults
 from treadle.worker.agent.models.adapter import Adapter, drain, timeouts, whole_within
@@ -29,6 +31,7 @@ from treadle.worker.agent.models.anthropic_wire import ThinkingStyle, create_par
 from treadle.worker.agent.models.assembly import Assembler, response_of
 from treadle.worker.agent.models.per_loop import PerLoop
 from treadle.worker.agent.models.port import OnDelta
+from treadle.worker.agent.models.rate_headers import rate_limits
 from treadle.worker.agent.models.sse import SseDecoder
 from treadle.worker.agent.models.text import MalformedAnswer, parse_object
 
@@ -127,6 +130,7 @@ class _Call:
         self._assembler = Assembler()
         self._is_committed = False
         self._request_id = ""
+        self._limits: RateLimits | None = None
 
     async def stream(
         self, client: AsyncAnthropic, params: dict[str, Any], timeout_s: float
@@ -147,7 +151,8 @@ class _Call:
                 )
             )
         try:
-            return self._assembler.response(self._request_id)
+            response = self._assembler.response(self._request_id)
+            return msgspec.structs.replace(response, limits=self._limits)
         except MalformedAnswer as exc:
             raise self.failure(fault_of(exc)) from exc
 
@@ -165,6 +170,7 @@ class _Call:
             ) as answer:
                 http = answer.http_response
                 self._request_id = http.headers.get("request-id", "")
+                self._limits = rate_limits(http.headers, time.time())
                 decoder = SseDecoder()
                 chunks = http.aiter_bytes()
                 async for chunk in chunks:
@@ -186,9 +192,10 @@ async def _whole(client: AsyncAnthropic, params: dict[str, Any], timeout_s: floa
         async with client.messages.with_streaming_response.create(
             **params, stream=False, timeout=timeout
         ) as answer:
-            request_id = answer.http_response.headers.get("request-id", "")
+            headers = answer.http_response.headers
             message = parse_object(await answer.read(), "the answer")
-        return response_of(message, None, request_id)
+        response = response_of(message, None, headers.get("request-id", ""))
+        return msgspec.structs.replace(response, limits=rate_limits(headers, time.time()))
     except Exception as exc:  # Whatever the SDK raises becomes a fault.
         raise ModelError(fault_of(exc)) from exc
 

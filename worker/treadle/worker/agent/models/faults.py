@@ -19,6 +19,7 @@ from treadle.worker.agent.core.conversation import (
     ModelFault,
     Usage,
 )
+from treadle.worker.agent.models.rate_headers import rate_limits
 
 MESSAGE_CHARS_MAX = 1000
 """Some proxies answer with whole web pages."""
@@ -79,6 +80,7 @@ def of_answer(
         message=_bounded(f"{who} answered {status} ({named}{text or 'no message'})"),
         status=status,
         retry_after_s=retry_after_s(headers or {}, now_s),
+        limits=rate_limits(headers or {}, now_s),
     )
 
 
@@ -122,6 +124,7 @@ def failure(fault: ModelFault, usage: Usage, is_committed: bool) -> ModelError:
             retry_after_s=fault.retry_after_s,
             usage=usage,
             is_committed=is_committed,
+            limits=fault.limits,
         )
     )
 

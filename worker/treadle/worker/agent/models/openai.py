@@ -9,12 +9,14 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx2
+import msgspec
 
 from treadle.worker.agent.core.conversation import (
     ModelError,
     ModelFault,
     ModelRequest,
     ModelResponse,
+    RateLimits,
 )
 from treadle.worker.agent.models import faults
 from treadle.worker.agent.models.adapter import Adapter, drain, timeouts, whole_within
@@ -22,6 +24,7 @@ from treadle.worker.agent.models.completion import Completion
 from treadle.worker.agent.models.openai_wire import Inconvertible, body_of, error_of
 from treadle.worker.agent.models.per_loop import PerLoop
 from treadle.worker.agent.models.port import OnDelta
+from treadle.worker.agent.models.rate_headers import rate_limits
 from treadle.worker.agent.models.sse import SseDecoder
 from treadle.worker.agent.models.text import excerpt, parse_object
 
@@ -114,6 +117,7 @@ class _Call:
         self._completion = Completion(request)
         self._is_committed = False
         self._request_id = ""
+        self._limits: RateLimits | None = None
 
     async def answer(self, client: httpx2.AsyncClient, request: httpx2.Request) -> ModelResponse:
         async with contextlib.aclosing(self._chunks(client, request)) as chunks:
@@ -130,7 +134,8 @@ class _Call:
             text = f"{self._who}: the stream ended before the answer did"
             raise self.failure(ModelFault(kind="network", message=text))
         try:
-            return self._completion.response(self._request_id)
+            response = self._completion.response(self._request_id)
+            return msgspec.structs.replace(response, limits=self._limits)
         except ValueError as exc:
             raise self._failure_of(exc) from exc
 
@@ -149,6 +154,7 @@ class _Call:
             answer = await client.send(request, stream=True)
             async with contextlib.aclosing(answer):
                 self._request_id = answer.headers.get("x-request-id", "")
+                self._limits = rate_limits(answer.headers, time.time())
                 if not answer.is_success:
                     raise ModelError(_refused(self._who, answer, await answer.aread()))
                 if self._on_delta is None:

@@ -1,5 +1,7 @@
 """Calling a model until it answers, as far as that is safe.
 
+    too early for the provider     wait, and then call; a long wait is ModelBusy
+    429                            the same: it takes no retry
     transient, nothing given out   wait, call again
     transient, deltas given out    tell the caller, wait, call again, twice at most
     tool input that is no JSON     call again, once
@@ -16,15 +18,18 @@ from __future__ import annotations
 import asyncio
 import random as _random
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
+from treadle.worker.agent.core import tokens
 from treadle.worker.agent.core.conversation import (
     TRANSIENT,
     ModelError,
     ModelFault,
     ModelRequest,
     ModelResponse,
+    RateLimits,
     Usage,
 )
 from treadle.worker.agent.models.port import Model, OnDelta
@@ -46,6 +51,24 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Up to this part of the delay is added, so that workers do not call all at once."""
     park_after_s: float = 60.0
     """A longer wait is not slept through in the worker."""
+    wait_s_max: float = 5.0
+    """How long the worker is held for a budget of the provider; the rest is waited without it."""
+
+
+class Passage(Protocol):
+    """Where calls are reserved and accounted for, together with those of other workers."""
+
+    async def reserve(self, tokens: int) -> tuple[float, str]:
+        """Reserve a call; return how many seconds to wait before asking again, and why."""
+        ...
+
+    async def settle(self, reserved: int, usage: Usage, said: RateLimits | None) -> None:
+        """Take note of what a call has used, and of what the provider said with it."""
+        ...
+
+    async def limited(self, fault: ModelFault) -> None:
+        """Take note of a 429."""
+        ...
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +114,7 @@ async def call(
     on_superseded: Callable[[], None] | None = None,
     timeout_s: float = 600.0,
     api_key: str = "",
+    passage: Passage | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     random: Callable[[], float] = _random.random,
 ) -> Called:
@@ -102,16 +126,23 @@ async def call(
     """
     policy = policy or RetryPolicy()
     wasted = Usage()
-    tries = malformed = superseded = 0
+    tries = limited = malformed = superseded = 0
+    reserved = 0 if passage is None else tokens.reserved(request)
     while True:
+        if passage is not None:
+            await _admitted(passage, reserved, policy, wasted, tries, sleep)
         tries += 1
         try:
             response = await model.respond(
                 request, on_delta=on_delta, timeout_s=timeout_s, api_key=api_key
             )
+            if passage is not None:
+                await passage.settle(reserved, response.usage, response.limits)
             return Called(response=response, tries=tries, wasted=wasted)
         except ModelError as exc:
             wasted += exc.fault.usage
+            if passage is not None:
+                await passage.settle(reserved, exc.fault.usage, exc.fault.limits)
             fault = msgspec.structs.replace(exc.fault, usage=wasted)
             malformed += fault.kind == "malformed"
             superseded += fault.is_committed
@@ -120,16 +151,47 @@ async def call(
                 raise ModelError(fault) from exc
             if not _is_repeatable(fault, malformed, policy):
                 raise ModelError(fault) from exc
+            is_limited = fault.kind == "rate_limited"
+            if is_limited and passage is not None:
+                await passage.limited(fault)
+            limited += is_limited
             if fault.retry_after_s > policy.park_after_s:
                 raise ModelBusy(fault.retry_after_s, fault, tries) from exc
-            if tries > policy.retries:
+            if is_limited and limited > policy.retries:
+                # It says no more than that it is too early: the call comes later, and not never.
+                raise ModelBusy(max(fault.retry_after_s, policy.delay_s_max), fault, tries) from exc
+            if not is_limited and tries - limited > policy.retries:
                 raise ModelError(fault) from exc
         if fault.is_committed and on_superseded is not None:
             on_superseded()
-        delay_s = backoff_s(policy, tries, fault.retry_after_s, random())
+        # After a 429 the passage says when: to this call, and to those of all others.
+        is_told = is_limited and passage is not None
+        delay_s = 0.0 if is_told else backoff_s(policy, tries, fault.retry_after_s, random())
         if on_retry is not None:
-            on_retry(Retry(number=tries, delay_s=delay_s, fault=fault))
-        await sleep(delay_s)
+            on_retry(Retry(number=tries, delay_s=delay_s or fault.retry_after_s, fault=fault))
+        if delay_s:
+            await sleep(delay_s)
+
+
+async def _admitted(
+    passage: Passage,
+    reserved: int,
+    policy: RetryPolicy,
+    wasted: Usage,
+    tries: int,
+    sleep: Callable[[float], Awaitable[None]],
+) -> None:
+    """Wait until a call may be made; ``ModelBusy`` if that is too long to hold a worker."""
+    left_s = policy.wait_s_max
+    while True:
+        wait_s, why = await passage.reserve(reserved)
+        if not wait_s:
+            return
+        if wait_s > left_s:
+            fault = ModelFault(kind="rate_limited", message=why, retry_after_s=wait_s, usage=wasted)
+            raise ModelBusy(wait_s, fault, tries)
+        left_s -= wait_s
+        await sleep(wait_s)
 
 
 def backoff_s(policy: RetryPolicy, retry: int, retry_after_s: float, chance: float) -> float:

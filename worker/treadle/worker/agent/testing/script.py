@@ -73,6 +73,7 @@ class Answer:
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     """These replace the computed numbers."""
     fault: Fault | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,14 @@ def turn(
     stop_details: Json | None = None,
     usage: Mapping[str, int] | None = None,
     fault: Fault | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """Return an answer. The stop reason is ``tool_use`` with a call in it, else ``end_turn``."""
     if stop_reason is None:
         stop_reason = "tool_use" if any(isinstance(b, ToolUse) for b in blocks) else "end_turn"
-    return Answer(blocks, stop_reason, stop_sequence, stop_details, usage or {}, fault)
+    return Answer(
+        blocks, stop_reason, stop_sequence, stop_details, usage or {}, fault, headers or {}
+    )
 
 
 def error(
@@ -122,16 +126,17 @@ def error(
     message: str | None = None,
     *,
     retry_after: float | datetime.datetime | str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Failure:
     """Return an error; ``retry_after`` is in seconds, a time, or the header as it is."""
     kind = type or KIND_OF_STATUS.get(status, "api_error")
-    headers: dict[str, str] = {}
+    found = dict(headers or {})
     if isinstance(retry_after, datetime.datetime):
         at = retry_after.astimezone(datetime.UTC)
-        headers["retry-after"] = email.utils.format_datetime(at, usegmt=True)
+        found["retry-after"] = email.utils.format_datetime(at, usegmt=True)
     elif retry_after is not None:
-        headers["retry-after"] = str(retry_after)
-    return Failure(status, kind, message or f"scripted {kind}", headers)
+        found["retry-after"] = str(retry_after)
+    return Failure(status, kind, message or f"scripted {kind}", found)
 
 
 def raw_sse(*pieces: bytes | Gate, cut: bool = False) -> Raw:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from treadle.worker.agent.testing import delivery
@@ -178,8 +178,10 @@ class Service:
                 if turn.stop_reason == "pause_turn":
                     self._paused.append(message["content"])
                 if request.is_stream:
-                    return delivery.of_stream(stream(message, content), turn.fault, request_id)
-                return delivery.of_message(message, turn.fault, request_id)
+                    made = delivery.of_stream(stream(message, content), turn.fault, request_id)
+                else:
+                    made = delivery.of_message(message, turn.fault, request_id)
+                return replace(made, headers={**made.headers, **turn.headers})
             case _:
                 assert_never(turn)
 
