@@ -35,7 +35,19 @@ def test_a_number_is_seconds_and_a_text_is_a_time(
 
 
 @pytest.mark.parametrize(
-    "value", [-1, True, None, "soon", "2027-01-31T09:00:00", [], {"s": 1}, 1e12, float("inf")]
+    "value",
+    [
+        -1,
+        True,
+        None,
+        "soon",
+        "2027-01-31T09:00:00",
+        "9999-12-31T23:59:59-12:00",
+        [],
+        {"s": 1},
+        1e12,
+        float("inf"),
+    ],
 )
 def test_what_is_no_length_fails_the_step_with_what_it_is(value: object) -> None:
     told = decision(NAP, {"for": value}, {})

@@ -95,7 +95,7 @@ def test_of_many_answers_at_once_one_counts_and_the_others_are_told(play: Play) 
         told = [each for each in results if isinstance(each, RunConflict)]
         taken = {each for each in results if isinstance(each, int)}
         assert len(taken) == 1, results
-        assert len(told) == 4
+        assert len(told) == 7
         assert "the first answer counts" in str(told[0])
         ended = await stand.ended(run.id)
         assert ended.steps["gate"].event == f"e{taken.pop()}"
@@ -142,6 +142,9 @@ def test_a_rejection_fails_the_run_with_who_and_why(play: Play) -> None:
         with pytest.raises(RunFailed, match="rejected by ada: not today"):
             await run.result(timeout_s=10)
         assert await run.reject("gate", "gate", by="ada") == first
+        for other in ({"by": "bob"}, {"by": "ada", "text": "never"}):
+            with pytest.raises(RunConflict, match="it was rejected by ada"):
+                await run.reject("gate", "gate", **other)
         with pytest.raises(RunConflict, match="it was rejected by ada"):
             await run.approve("gate", "gate", by="bob")
 

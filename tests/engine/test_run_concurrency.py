@@ -121,6 +121,22 @@ def test_triggers_keep_to_it_and_nobody_chooses_another_lane(play: Play) -> None
     play(story)
 
 
+def test_a_step_is_refused_that_might_wait_behind_a_run_above_its_own(play: Play) -> None:
+    outer, middle = Workflow("outer", concurrency=1), Workflow("middle")
+    outer.sub_workflow("below", "middle")
+    middle.sub_workflow("above", "outer")
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        await stand.client.register(middle)
+        await stand.client.start(outer, id="r1")
+        failed = await stand.ended("r1")
+        assert failed.failure is not None
+        assert "might be queued in lane 'outer' behind run 'r1'" in failed.failure.message
+
+    play(story)
+
+
 def test_a_step_is_refused_that_might_wait_behind_its_own_run(play: Play) -> None:
     workflow = Workflow("few", concurrency=2, concurrency_key='input["n"]')
     workflow.sub_workflow("again", "few")
@@ -130,6 +146,6 @@ def test_a_step_is_refused_that_might_wait_behind_its_own_run(play: Play) -> Non
         await stand.client.start(workflow, {"n": 1}, id="r1")
         failed = await stand.ended("r1")
         assert failed.failure is not None and failed.failure.type == "waits_for_itself"
-        assert "might be queued in lane 'few:1' behind this run" in failed.failure.message
+        assert "might be queued in lane 'few:1' behind run 'r1'" in failed.failure.message
 
     play(story)

@@ -21,9 +21,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from treadle.sdk.client import Client, Http, RunHandle
-from treadle.sdk.errors import RunFailed, ServerError
+from treadle.sdk.bus.connection import Connection
+from treadle.sdk.client import Client, Cron, Http, RunHandle, Subject
+from treadle.sdk.errors import RunCancelled, RunFailed, ServerError
 from treadle.sdk.server import NatsServer
+from treadle.sdk.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -282,6 +284,74 @@ def test_sign_off_asks_people_for_large_orders_and_waits_for_the_payment(
 
     text = _run(environment, tmp_path / "log", "sign_off.py", "sale", play)
     assert text == f"order 104 is on its way{by}"
+
+
+@pytest.mark.parametrize(
+    ("nights", "result"), [(2, "have a good trip: a room, with a seat by road"), (9, "sorry")]
+)
+def test_a_trip_is_booked_or_apologised_for(
+    environment: dict[str, str], tmp_path: Path, nights: int, result: str
+) -> None:
+    async def play(client: Client) -> Any:
+        run = await client.start("trip", {"account": 7, "nights": nights, "remind_s": 0.2})
+        return await run.result()
+
+    assert _run(environment, tmp_path / "log", "trip.py", "trip", play) == result
+
+
+def test_a_trip_that_an_event_cancels_is_undone_the_newest_first(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> Any:
+        trip = {"account": 7, "nights": 2, "remind_s": 3600}
+        run = await client.start("trip", trip)
+        twice = await client.start("trip", trip)
+
+        async def is_asleep() -> bool:
+            return (await run.get()).step("remind").status == "active"
+
+        await _until(is_asleep)
+        assert await _is(twice, "cancelled")
+        await client.publish_event("trip.cancelled", {"account": 7})
+        with pytest.raises(RunCancelled, match=r"trip\.cancelled"):
+            await run.result()
+        return await run.get()
+
+    view = _run(environment, tmp_path / "log", "trip.py", "trip", play)
+    undone = {name: view.step(name).started_ms for name in ("unroom", "unseat")}
+    assert 0 < undone["unroom"] <= undone["unseat"]
+
+
+def test_the_newsletter_is_written_at_its_time_and_for_each_message(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> Any:
+        await client.triggers.create("mornings", "newsletter", Cron("0 9 * * mon-fri"), input="all")
+        fired = await client.triggers.fire("mornings")
+        on = Subject("readers.joined")
+        await client.triggers.create("joined", "newsletter", on, lane="newsletter")
+        await _publish(environment, "readers.joined", b'"ada"', b'"bob"')
+
+        async def are_there() -> bool:
+            page = await client.list_runs(workflow="newsletter", status="completed")
+            return len(page.runs) == 3
+
+        await _until(are_there)
+        page = await client.list_runs(workflow="newsletter")
+        told = [await client.result(view.id) for view in page.runs]
+        return await fired.result(), sorted(told)
+
+    found = _run(environment, tmp_path / "log", "newsletter.py", "newsletter", play)
+    posted = [f"posted: news for {who}" for who in ("ada", "all", "bob")]
+    assert found == ("posted: news for all", posted)
+
+
+async def _publish(environment: dict[str, str], subject: str, *messages: bytes) -> None:
+    settings = Settings(url=environment["TREADLE_NATS_URL"])
+    async with await Connection.open(settings, name="publisher") as connection:
+        for message in messages:
+            connection.publish(subject, message)
+        await connection.flush()
 
 
 def test_a_parcel_is_watched_from_later_on_and_under_newer_versions(

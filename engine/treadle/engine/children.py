@@ -125,11 +125,12 @@ class Children:
             definition = found.definition if found else None
             check_input(definition, raw)
             place = placed(definition, raw, None, None)
-            if place.lane and place.lane == run.lane and not step.detached:
+            is_behind = bool(place.lane) and not step.detached
+            if is_behind and (behind := await self._in_lane(run, place.lane)):
                 return _refused(
                     "waits_for_itself",
                     f"workflow {step.workflow!r} might be queued in lane {place.lane!r} behind "
-                    "this run, which waits for it. Give it another key, or let the step be "
+                    f"run {behind!r}, which waits for it. Give it another key, or let the step be "
                     "detached.",
                 )
             await self._publish(run, parent, step, child, version, raw, place)
@@ -138,6 +139,17 @@ class Children:
         except UserError as exc:
             return _refused("UserError", str(exc))
         return None
+
+    async def _in_lane(self, run: RunDocument, lane: str) -> str:
+        """Return the run in a lane that this one is, or that waits for it; empty if none is."""
+        above: RunDocument | None = run
+        while above is not None and above.lane != lane:
+            link = above.parent
+            if link is None or link.detached:
+                return ""
+            version = await self._documents.read(link.run)
+            above = version.run if version else None
+        return above.run if above is not None else ""
 
     async def _publish(
         self,

@@ -95,7 +95,7 @@ class Waiters:
             return
         key = await self._log.put(waiter, path, value)
         failpoints.reach("engine.waiter-stored")
-        async for stored in self._log.published_since(step.event, run.requested_ms):
+        async for stored in self._log.published_since(step.event, waiter.since_ms):
             published = read_published(
                 step.event, stored.subject, stored.sequence, stored.time_ms, stored.data
             )

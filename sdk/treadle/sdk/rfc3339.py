@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+_LAST_MS = 253_402_300_799_999
+
 
 def written(time_ms: int) -> str:
     """Return a time in ms since the epoch as RFC 3339 has it, in UTC."""
@@ -17,4 +19,7 @@ def moment_ms(text: str) -> int | None:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if at.tzinfo is None else round(at.timestamp() * 1000)
+    if at.tzinfo is None:
+        return None
+    time_ms = round(at.timestamp() * 1000)
+    return time_ms if time_ms <= _LAST_MS else None  # Later, it is no year of four digits in UTC.

@@ -6,6 +6,7 @@ when the request is stored.
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 
 from treadle.sdk.beginning import AT_ONCE, When
@@ -36,6 +37,8 @@ def begins_text(begins: When) -> str:
 
 
 def _at_ms(value: datetime | str) -> int:
+    if not isinstance(value, str | datetime):
+        raise UserError(f"start_at is {value!r}, and has to be a datetime, or a text of a time.")
     if isinstance(value, str):
         at_ms = moment_ms(value)
         if at_ms is None:
@@ -49,12 +52,19 @@ def _at_ms(value: datetime | str) -> int:
         )
     else:
         at_ms = round(value.timestamp() * 1000)
+    if at_ms > time.time() * 1000 + DURATION_S_MAX * 1000:
+        raise UserError(
+            f"a run cannot begin at {value}: the longest that it can wait is {_YEARS}. Give an "
+            "earlier time."
+        )
     # A time that has passed is one to begin at once, however long ago.
     return max(1, at_ms)
 
 
 def _after_ms(value: timedelta | float) -> int:
     delay_s = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
+        raise UserError(f"start_after is {value!r}, and has to be seconds, or a timedelta.")
     if not 0 <= delay_s <= DURATION_S_MAX:
         raise UserError(
             f"a run cannot begin {delay_s:g} s after its request: a delay is from 0 to {_YEARS}. "

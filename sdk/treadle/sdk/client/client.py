@@ -72,6 +72,7 @@ from treadle.sdk.subjects import MAIN_DOMAIN
 from treadle.sdk.tracing import calling
 from treadle.sdk.tracing.calling import TraceMode
 from treadle.sdk.validation import check
+from treadle.sdk.versions import checked_policy
 
 T = TypeVar("T")
 
@@ -188,7 +189,7 @@ class Client(Operations):
             version = await self.register(definition)
         place = placed(definition, raw, lane, singleton)
         place = place._replace(priority=check_priority(priority))
-        place = place._replace(when=begins, version_policy=version_policy or "")
+        place = place._replace(when=begins, version_policy=checked_policy(version_policy) or "")
         run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)

@@ -48,7 +48,7 @@ async def decide(
 ) -> int:
     """Store the decision and return its sequence; raise ``RunConflict`` if it comes too late."""
     run = document.run
-    _check(run, step, reply)
+    check_reply(run, step, reply)
     earlier = await first_decision(store.js, store.subjects, document, step)
     if earlier is None:
         _check_asked(document, step)
@@ -69,10 +69,14 @@ async def decide(
 
 
 def check_same(run: str, reply: Reply, earlier: Reply) -> None:
-    """Raise ``RunConflict`` unless the earlier answer says the same."""
-    text = reply.text if reply.verdict == "answer" else earlier.text
-    mine = (reply.verdict, reply.input, text, reply.args_hash or earlier.args_hash)
-    if mine != (earlier.verdict, earlier.input, earlier.text, earlier.args_hash):
+    """Raise ``RunConflict`` unless the earlier answer says the same, and by the same person.
+
+    Of a verdict, words and a name that are left out are those of the earlier one.
+    """
+    text = reply.text if reply.verdict == "answer" else reply.text or earlier.text
+    args_hash, by = reply.args_hash or earlier.args_hash, reply.by or earlier.by
+    mine = (reply.verdict, reply.input, text, args_hash, by)
+    if mine != (earlier.verdict, earlier.input, earlier.text, earlier.args_hash, earlier.by):
         by = f" by {earlier.by}" if earlier.by else ""
         said = {"approve": "approved", "reject": "rejected", "answer": "answered"}[earlier.verdict]
         edited = " with other arguments" if earlier.input is not None else ""
@@ -101,7 +105,8 @@ async def input_of(store: Store, document: RunDocument, graph: Graph, step: Step
 # ------------------------------------------------------------------ leaves
 
 
-def _check(run: str, step: ApprovalStep, reply: Reply) -> None:
+def check_reply(run: str, step: ApprovalStep, reply: Reply) -> None:
+    """Raise ``RunConflict`` or ``UserError`` unless the reply is one that the step takes."""
     asks = f"step {step.id!r} of run {run!r} asks for an approval"
     if reply.call_id != step.id or reply.args_hash:
         what = "arguments" if reply.call_id == step.id else repr(reply.call_id)

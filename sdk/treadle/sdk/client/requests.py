@@ -333,6 +333,8 @@ async def _stops_again(
     if held is None or not isinstance(held.register, Parked):
         return None
     task, parked_ms = held.register.task, held.register.parked_ms
+    if task.follows and task.definition != await store.latest(document.workflow):
+        return None  # The bounds are those of the version that it goes on with.
     iterations = (request.max_iterations or task.max_iterations) + request.add_iterations
     if task.iteration >= iterations:
         return RunConflict(

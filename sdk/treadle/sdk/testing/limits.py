@@ -103,6 +103,8 @@ class SimulatedLimits:
             self._records[claim.key] = record
             if entry != "held":
                 self._wait(claim, step_id, token, flow, queued.since_ms)
+                # Its own older slot may be what was freed for whoever waits.
+                self._grant(claim.key)
                 return
         event: SlotsGranted | RateDeferred = SlotsGranted(token)
         if flow.rates and not is_timely(queued.task, now_ms):

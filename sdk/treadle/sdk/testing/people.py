@@ -9,6 +9,7 @@ import msgspec
 
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask, Reply, answer_id
+from treadle.sdk.client.deciding import check_reply
 from treadle.sdk.definition import ApprovalStep, Step
 from treadle.sdk.messages import MessageSent
 from treadle.sdk.run import RunDocument
@@ -41,6 +42,9 @@ class People:
             return
         reply = self._answers(ask)
         if reply is not None:
+            step = self._world.plan.steps.get(step_id)
+            if isinstance(step, ApprovalStep):
+                check_reply("simulated", step, reply)
             self._answered.add(message_id)
             payload = msgspec.Raw(msgspec.json.encode(reply))
             event = MessageSent(step=step_id, kind="reply", id=message_id, payload=payload)
