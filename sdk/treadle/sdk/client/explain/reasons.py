@@ -180,9 +180,11 @@ def _queued(note: Note, facts: Facts) -> Reason:
         text = f"{text} ({since(facts.holder_since_ms, facts.now_ms)})"
     if facts.holder_text:
         text = f"{text}: {facts.holder_text.rstrip('.')}"
+    # Of several that hold the lane, one was asked: another may leave it at any time.
+    is_stuck = facts.holder_is_stuck and (facts.view.ahead is None or facts.view.ahead.places <= 1)
     return Reason(
         kind="lane_queued",
-        level="waits" if facts.holder_is_stuck else "pause",
+        level="waits" if is_stuck else "pause",
         text=text,
         command=(facts.holder_command if facts.holder_is_stuck else "") or note.command,
         since_ms=facts.view.requested_ms,
