@@ -16,6 +16,7 @@ from tests.gateway.stage import SECRET, Stage, gateway, open_stage, signed
 
 from treadle.sdk import UserError, Workflow
 from treadle.sdk.client import Webhook
+from treadle.sdk.collecting import Batch
 from treadle.sdk.settings import Settings
 
 Play = Callable[[Callable[[Stage], Awaitable[None]]], None]
@@ -67,6 +68,28 @@ def test_a_signed_delivery_starts_one_run_however_often_and_to_whichever_gateway
         assert b'"input":{"n":1}' in (await stage.events(run))[0].data
         other_run = (await stage.post("/hooks/push", body, **signed(body, "d-2"))).json()["run"]
         assert other_run != run
+
+    play(story)
+
+
+def test_a_delivery_of_a_workflow_that_collects_is_one_start_however_often_it_is_sent(
+    play: Play,
+) -> None:
+    async def story(stage: Stage) -> None:
+        workflow = Workflow("collecting", collect=Batch(2, 60))
+        workflow.task("work")
+        await create(stage, workflow=workflow)
+        first = await stage.post("/hooks/push", b"1", **signed(b"1", "d-1"))
+        assert first.status_code == 202 and "treadle-run-id" not in first.headers
+        assert first.json() == {"collected": 1, "trigger": "push"}
+        again = await stage.post("/hooks/push", b"1", **signed(b"1", "d-1"))
+        assert again.json() == first.json()
+        assert await stage.client.list() == ()
+        await stage.post("/hooks/push", b"2", **signed(b"2", "d-2"))
+        found = await stage.until("a run", stage.client.list, lambda runs: len(runs) == 1)
+        request = (await stage.events(found[0].id))[0]
+        assert b'"input":[1,2]' in request.data
+        assert found[0].metadata["trigger"] == "push"
 
     play(story)
 

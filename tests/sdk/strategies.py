@@ -16,6 +16,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from tests.sdk import map_faults, planner_faults
+from tests.sdk.collects import collects
 
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -215,6 +216,7 @@ def definitions(draw: st.DrawFn, max_steps: int = 6) -> WorkflowDefinition:
         input_schema=draw(_json_schemas),
         output_schema=draw(_json_schemas),
         description=draw(texts),
+        collect=draw(collects),
         cancel_on=draw(st.dictionaries(st.sampled_from(("stop", "order.gone")), _matches)),
     )
 

@@ -350,3 +350,59 @@ def test_a_budget_is_none_or_some_of_what_can_be_paid_for(field: str, value: flo
     assert field in problems[f"steps[0].{field}"]
     assert not _problems(_loop("a", max_iterations=3, **{field: 0}))
     assert f"steps[0].{field}" in _problems(_task("a", **{field: 1})), "only a loop has one"
+
+
+@pytest.mark.parametrize(
+    ("collect", "place", "says"),
+    [
+        (3, "collect", "how starts are collected"),
+        ({}, "collect.kind", "Set it to one of debounce, batch"),
+        ({"kind": "debonce"}, "collect.kind", "Did you mean 'debounce'?"),
+        ({"kind": "debounce", "period_s": 1}, "collect.max_wait_s", "is required"),
+        ({"kind": "batch", "max_wait_s": 1}, "collect.max_size", "is required"),
+        ({"kind": "batch", "max_size": 0, "max_wait_s": 1}, "collect.max_size", "from 1 to 1,000"),
+        ({"kind": "batch", "max_size": 1.5, "max_wait_s": 1}, "collect.max_size", "a whole number"),
+        (
+            {"kind": "batch", "max_size": 1_001, "max_wait_s": 1},
+            "collect.max_size",
+            "from 1 to 1,000",
+        ),
+        ({"kind": "batch", "max_size": 2, "max_wait_s": 0}, "collect.max_wait_s", "from 0.001"),
+        (
+            {"kind": "debounce", "period_s": 1, "max_wait_s": 604_801},
+            "collect.max_wait_s",
+            "to 604,800",
+        ),
+        (
+            {"kind": "debounce", "period_s": 0, "max_wait_s": 1},
+            "collect.period_s",
+            "from 0.001",
+        ),
+        (
+            {"kind": "debounce", "period_s": 2, "max_wait_s": 1},
+            "collect.period_s",
+            "is more than max_wait_s 1",
+        ),
+        (
+            {"kind": "debounce", "period_s": 1, "max_wait_s": 1, "key": "event"},
+            "collect.key",
+            "'event' is not known",
+        ),
+        (
+            {"kind": "debounce", "period_s": 1, "max_wait_s": 1, "key": "1" * 1_001},
+            "collect.key",
+            "1001 characters",
+        ),
+        (
+            {"kind": "debounce", "period_s": 1, "max_wait_s": 1, "max_size": 1},
+            "collect.max_size",
+            "there is no such field here",
+        ),
+    ],
+)
+def test_what_is_wrong_with_how_starts_are_collected_is_told(
+    collect: object, place: str, says: str
+) -> None:
+    ((path, text),) = _problems(_task("a"), collect=collect).items()
+    assert path == place
+    assert says in text

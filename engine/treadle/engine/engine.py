@@ -15,6 +15,9 @@ from opentelemetry.metrics import Meter
 
 from treadle.engine.admission import Admission
 from treadle.engine.children import Children
+from treadle.engine.collect_log import CollectLog
+from treadle.engine.collecting import Collecting
+from treadle.engine.collector import Collector
 from treadle.engine.core.moment import Moment
 from treadle.engine.correlator import Correlator
 from treadle.engine.dead_letters import DeadLetters
@@ -178,6 +181,10 @@ class Engine:
         triggers = TriggerIntake(subjects, settling)
         for stream in (subjects.workflows_stream, subjects.timers_stream):
             await self._pull(js, stream, subjects.triggers_consumer(), triggers.take)
+        collector = _collector(js, subjects)
+        name = subjects.collect_consumer()
+        await self._pull(js, subjects.collect_stream, name, collector.take_start)
+        await self._pull(js, subjects.timers_stream, name, collector.take_firing)
         correlator = Correlator(subjects, waiters)
         await self._pull(
             js, subjects.external_stream, subjects.correlator_consumer(), correlator.take
@@ -187,7 +194,7 @@ class Engine:
         retention = Retention(js, subjects, keep_s=self._retention_s)
         overdue = Overdue(js, subjects)
         slots = SlotSweep(js, subjects, admission)
-        sweeps = (retention, overdue, lanes, pulls, pauses, waiters, slots)
+        sweeps = (retention, overdue, lanes, pulls, pauses, waiters, slots, collector)
         sweeping = [asyncio.create_task(each.run()) for each in sweeps]
         self.ready.set()
         _log.info("engine.ready %s", self._name)
@@ -201,6 +208,7 @@ class Engine:
         await triggers.wait_idle(DRAIN_S)
         await pulls.stop(DRAIN_S)
         await correlator.wait_idle(DRAIN_S)
+        await collector.wait_idle(DRAIN_S)
         await takeover.stop()
         _log.info("engine.stopped %s", self._name)
 
@@ -291,6 +299,11 @@ def _triggers(js: JetStream, subjects: Subjects) -> tuple[Triggers, TriggerPulls
         DeadLetters(js, subjects),
     )
     return settling, TriggerPulls(js, store, settling, messages)
+
+
+def _collector(js: JetStream, subjects: Subjects) -> Collector:
+    log = CollectLog(js, subjects, Definitions(js, subjects))
+    return Collector(subjects, log, Collecting(log, Requests(js, subjects, Store(js, subjects))))
 
 
 async def _catch_up(js: JetStream, subjects: Subjects, partition: int, intake: Intake) -> None:

@@ -1,4 +1,4 @@
-"""Runs that triggers ask for: each is requested under the id that its trigger gave it."""
+"""Runs that triggers and collected starts ask for, each under the id that follows from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.store import Store
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.lanes import lane_key
-from treadle.sdk.messages import RunRequested
-from treadle.sdk.singletons import placed
+from treadle.sdk.messages import MetadataValue, RunRequested
+from treadle.sdk.singletons import Placed, placed
 from treadle.sdk.subjects import Subjects, request_id
 from treadle.sdk.tracing.calling import origin
 from treadle.sdk.triggers.naming import TRIGGER_KEY
@@ -49,11 +49,24 @@ class Requests:
         Raise ``UserError`` if the input gives a singleton no key.
         """
         place = placed(definition, bytes(input), trigger.lane or None, None)
+        labels = {**trigger.metadata, TRIGGER_KEY: name, **metadata}
+        await self.store_at(place, trigger.workflow, run, version, input, labels)
+
+    async def store_at(
+        self,
+        place: Placed,
+        workflow: str,
+        run: str,
+        version: str,
+        input: msgspec.Raw,
+        metadata: Mapping[str, MetadataValue],
+    ) -> None:
+        """Request a run that has its place. Requested twice, it is one run."""
         request = RunRequested(
-            workflow=trigger.workflow,
+            workflow=workflow,
             definition=version,
             input=input,
-            metadata={**trigger.metadata, TRIGGER_KEY: name, **metadata},
+            metadata=metadata,
             lane=place.lane,
             singleton=place.singleton,
             places=place.places,

@@ -72,6 +72,8 @@ def stream_configs(subjects: Subjects, replicas: int) -> list[dict[str, Any]]:
             "subjects": [subjects.all_external],
             "max_age": EXTERNAL_MAX_AGE_S * _SECOND_NS,
         },
+        {**common, "name": subjects.collect_stream, "subjects": [subjects.all_collected]},
+        {**bucket, "name": subjects.windows_stream, "subjects": [subjects.all_windows]},
         {**bucket, "name": subjects.limits_stream, "subjects": [subjects.all_limits]},
         {
             # Schedules refuse `discard new` and always allow rollups, so they live apart from
@@ -166,6 +168,11 @@ async def ensure_topology(
     await js.ensure_consumer(subjects.workflows_stream, name, changed)
     firings = consumer_config(subjects.all_trigger_firings, event_ack_wait_s)
     await js.ensure_consumer(subjects.timers_stream, name, firings)
+    name = subjects.collect_consumer()
+    collected = consumer_config(subjects.all_collected, event_ack_wait_s)
+    await js.ensure_consumer(subjects.collect_stream, name, collected)
+    due = consumer_config(subjects.all_collect_firings, event_ack_wait_s)
+    await js.ensure_consumer(subjects.timers_stream, name, due)
     published = consumer_config(subjects.all_external, event_ack_wait_s)
     await js.ensure_consumer(subjects.external_stream, subjects.correlator_consumer(), published)
     return subjects

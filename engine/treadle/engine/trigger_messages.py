@@ -2,6 +2,7 @@
 
     delivered ──> its run is requested ──> acked
                   with a bound on runs in flight ──> handed back until its run is over, then acked
+                  of a workflow that collects its starts ──> it is one of them ──> acked
     not JSON, not what the workflow takes ──> a dead letter, the trigger says so ──> acked
 
 Nothing is believed but what stands: the trigger is read for each message. The server keeps the
@@ -21,6 +22,7 @@ from treadle.engine.requesting import Requests
 from treadle.sdk import failpoints, payload
 from treadle.sdk.bus.puller import Delivery
 from treadle.sdk.client.requests import check_input
+from treadle.sdk.client.starting import collect_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import UserError
 from treadle.sdk.messages import Failure
@@ -92,10 +94,23 @@ class TriggerMessages:
             return Handled(False)
         try:
             raw = _input_of(delivery)
-            check_input(plan.definition, bytes(raw))
             place = f"{source.stream}:{delivery.sequence}"
             metadata = {SUBJECT_KEY: delivery.subject, MESSAGE_KEY: place}
             definition = plan.definition
+            if definition.collect is not None:
+                await collect_of(
+                    self._store,
+                    name,
+                    trigger,
+                    version,
+                    definition,
+                    bytes(raw),
+                    start_id=run,
+                    metadata=metadata,
+                )
+                failpoints.reach("engine.message-collected")
+                return DONE
+            check_input(definition, bytes(raw))
             await self._requests.store(name, trigger, run, version, definition, raw, metadata)
         except UserError as exc:
             failure = Failure(type(exc).__name__, str(exc), retryable=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, cast
 
 from treadle.sdk import wording
 from treadle.sdk.building import ChoiceRef, Declared, Dispatch, Duration, Parts, StepRef, Turn
+from treadle.sdk.collecting import Collect
 from treadle.sdk.definition import (
     MAX_PARALLEL,
     OnLimit,
@@ -74,6 +75,7 @@ class Workflow(Generic[InputT]):
         concurrency_key: str = "",
         version_policy: VersionPolicy = "pin",
         cancel_on: Mapping[str, str] | None = None,
+        collect: Collect | None = None,
         max_tool_calls: int = 0,
         max_input_tokens: int = 0,
         max_output_tokens: int = 0,
@@ -90,6 +92,8 @@ class Workflow(Generic[InputT]):
         wait in their order: docs/flow-control.md. With the ``version_policy`` ``latest`` the loops
         of a run take the newest version with each iteration: docs/versions.md.
         ``cancel_on`` are events that cancel a run, by name, each with its match: docs/events.md.
+        With ``collect``, a Debounce or a Batch, many starts become one run:
+        docs/debounce-and-batch.md.
 
         The other bounds are on what all loops of a run and of its children report to have used,
         together: docs/sub-workflows.md.
@@ -111,6 +115,7 @@ class Workflow(Generic[InputT]):
             "concurrency_key": concurrency_key,
             "version_policy": version_policy,
             "cancel_on": dict(cancel_on or {}),
+            "collect": self._parts.collect(collect),
             "max_tool_calls": max_tool_calls,
             "max_input_tokens": max_input_tokens,
             "max_output_tokens": max_output_tokens,

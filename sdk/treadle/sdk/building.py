@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import msgspec
 
 from treadle.sdk import wording
+from treadle.sdk.collecting import Batch, Debounce
 from treadle.sdk.definition import Retry, to_plain
 from treadle.sdk.errors import InvalidPayload, Problem
 from treadle.sdk.flow import Concurrency, RateLimit
@@ -197,6 +198,20 @@ class Parts:
             )
         )
         return {}
+
+    def collect(self, value: object) -> object:
+        """Return how starts are collected as plain data, None if they are not."""
+        if isinstance(value, Debounce | Batch):
+            return to_plain(value)
+        if value is not None:
+            self.problems.append(
+                Problem(
+                    "collect",
+                    f"{wording.shown(value)} does not say how starts are collected. Give a "
+                    "Debounce or a Batch, for example Debounce(period_s=30, max_wait_s=300).",
+                )
+            )
+        return None
 
     def _after(self, path: str, after: object) -> list[object]:
         path = wording.field(path, "after")

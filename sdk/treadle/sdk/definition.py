@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 import msgspec
 import msgspec.structs
 
+from treadle.sdk.collecting import Collect
 from treadle.sdk.flow import Concurrency, RateLimit
 from treadle.sdk.rfc3339 import moment_ms
 
@@ -372,6 +373,9 @@ class WorkflowDefinition(
     cancel_on: dict[str, str] = {}
     """Events that cancel a run, by name: the condition of each over ``event``, its payload, and
     ``input``; an empty one is any event of the name. At most 5."""
+    collect: Collect | None = None
+    """Starts are collected, and many become one run. Of a batch ``input_schema`` and the keys are
+    about one start, and the run has a list of them."""
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id; raise ``KeyError`` if there is none."""

@@ -128,6 +128,12 @@ looks at the documents of all that are under way; a hundred are some millisecond
 FLOW_LIMITS_MAX = 10
 """Limits of one step: each dispatch takes a slot of every one of them."""
 
+COLLECTED_WAIT_S_MAX = 7 * 24 * 3600
+"""A week. Starts that wait longer to become a run are data, for a store of their own."""
+
+COLLECTED_MAX = 1_000
+"""Starts of one batch. The run that they become reads and checks each of them."""
+
 WEIGHTS_MAX = 1_000
 """Weights of one step. More of them are a table of tenants, which is no part of a definition."""
 
@@ -176,6 +182,19 @@ RANGES: dict[str, Range] = {
     "burst": Range(0, 1_000_000, "it is how many may begin at once, where 0 means the limit"),
     "per_s": Range(
         0.001, 366 * 24 * 3600, "it is the period in seconds, of a millisecond to a year"
+    ),
+    "period_s": Range(
+        0.001,
+        COLLECTED_WAIT_S_MAX,
+        "it is how many seconds no start has to come for, of a millisecond to a week",
+    ),
+    "max_wait_s": Range(
+        0.001,
+        COLLECTED_WAIT_S_MAX,
+        "it is how many seconds the first start waits at most, of a millisecond to a week",
+    ),
+    "max_size": Range(
+        1, COLLECTED_MAX, "it counts the starts of one batch, and their run has a list of them"
     ),
     "jitter": Range(0, 1, "it is the share of the delay by which it varies"),
 }

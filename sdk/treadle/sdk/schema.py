@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.sdk import collecting as collecting_module
 from treadle.sdk import definition as definition_module
 from treadle.sdk import flow as flow_module
 from treadle.sdk.definition import WorkflowDefinition
@@ -102,7 +103,7 @@ def workflow_schema() -> dict[str, Any]:
 def _field_docs() -> dict[tuple[str, str], str]:
     """Return the texts below the fields of the definition types, by class and field."""
     docs: dict[tuple[str, str], str] = {}
-    modules = (definition_module, flow_module)
+    modules = (definition_module, flow_module, collecting_module)
     for node in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
         if not isinstance(node, ast.ClassDef):
             continue

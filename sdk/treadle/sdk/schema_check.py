@@ -49,6 +49,20 @@ def problems(value: object, schema: Schema) -> tuple[str, ...]:
     return tuple(found)
 
 
+def problems_of_list(values: object, schema: Schema | None) -> tuple[str, ...]:
+    """Return why a value is no list of values that may fit, or an empty one."""
+    if not isinstance(values, list):
+        return (f"it is {_named(values)}, and must be array: the inputs of a batch",)
+    if not values:
+        return ("it is an empty list, and a batch has one input at least",)
+    found: list[str] = []
+    for number, value in enumerate(cast("list[object]", values)):
+        found += (f"{wording.item('', number)}: {each}" for each in problems(value, schema or {}))
+        if len(found) >= PROBLEMS_MAX:
+            break
+    return tuple(found[:PROBLEMS_MAX])
+
+
 class _Check:
     def __init__(self, root: Schema) -> None:
         self._root = root

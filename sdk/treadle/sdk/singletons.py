@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from treadle.sdk import conditions
 from treadle.sdk.beginning import AT_ONCE, When
+from treadle.sdk.collecting import Batch
 from treadle.sdk.definition import Singleton, VersionPolicy, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem, UserError
 from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
@@ -94,8 +95,11 @@ def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
     if not key:
         return definition.name
     try:
-        value = conditions.value_of(key, msgspec.json.decode(raw), {})
-    except conditions.ConditionError as exc:
+        run_input: Any = msgspec.json.decode(raw)
+        # The key is that of one start; the run of a batch has a list of them.
+        given = run_input[0] if isinstance(definition.collect, Batch) else run_input
+        value = conditions.value_of(key, given, {})
+    except (conditions.ConditionError, IndexError, KeyError, TypeError) as exc:
         of = "singleton" if definition.singleton_key else "concurrency"
         raise InvalidPayload(
             f"input of workflow {definition.name!r}",

@@ -15,6 +15,7 @@ import msgspec
 import msgspec.structs
 
 from treadle.sdk import wording
+from treadle.sdk.collecting import Batch, Collect, Debounce
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -61,6 +62,9 @@ _MISSING = {
     "event": "the step completes when an event of this name is published. Name the event",
     "limit": "it says how many there may be. Set it, for example to 10",
     "per_s": "a rate is so many in a period. Give its seconds, for example 60",
+    "period_s": "the run begins when no start came for so long. Give its seconds, for example 30",
+    "max_wait_s": "the first start waits at most so long. Give its seconds, for example 300",
+    "max_size": "the run begins when so many starts have come. Set it, for example to 100",
     "workflow": "the step starts a run of this workflow. Name it",
     "max_iterations": "an agent loop must have a bound greater than 0, because a handler that "
     "never completes would iterate for ever. Set it, for example to 10",
@@ -72,6 +76,9 @@ _STAND_INS: dict[str, object] = {
     **{"type": "_", "signal": "_", "event": "_", "max_iterations": 1, "name": "_", "when": "true"},
     **{"branches": (), "default": "_", "workflow": "_"},
 }
+COLLECT_KINDS: dict[str, type[Collect]] = {"debounce": Debounce, "batch": Batch}
+#: Of what is collected: what stands for a field that cannot be read.
+_COLLECTED: dict[str, object] = {"period_s": 1.0, "max_wait_s": 1.0, "max_size": 1}
 #: Other words for the kinds of steps: those of the builder, and of neighbouring tools.
 _ALSO_CALLED = {
     **dict.fromkeys(("wait_for_signal", "wait"), "signal"),
@@ -192,6 +199,19 @@ class Structure:
         fields = cast("Mapping[object, object]", plain)
         return Branch(**self._fields(fields, Branch, path, _STAND_INS))
 
+    def _collect(self, plain: object, path: str) -> object:
+        if plain is None:
+            return None
+        if not isinstance(plain, Mapping):
+            return self._expect(path, "how starts are collected, with its kind", plain)
+        fields = cast("Mapping[object, object]", plain)
+        kind = fields.get("kind")
+        cls = COLLECT_KINDS.get(kind) if isinstance(kind, str) else None
+        if cls is None:
+            where = wording.field(path, "kind")
+            return self._one_of(where, kind, COLLECT_KINDS, "kind" in fields)
+        return cls(**self._fields(fields, cls, path, _COLLECTED))
+
     # ---------------------------------------------------------------- values
 
     def _value(self, value: object, kind: object, path: str) -> object:
@@ -206,6 +226,8 @@ class Structure:
             return self._headers(value, path)
         if kind == tuple[Branch, ...]:
             return self._branches(value, path)
+        if kind == Collect | None:
+            return self._collect(value, path)
         if kind in _PARTS:
             return self._parts(value, _PARTS[kind], path)
         if kind == dict[str, float]:

@@ -1,4 +1,5 @@
-"""Every stream, bucket, subject, consumer and message id, built in this one file.
+"""Every stream, bucket, subject, consumer and message id, built here and in one file more:
+``subjects_of_starts.py`` has those of collected starts.
 
     <ns>_EVENTS   <ns>.evt.<domain>.<partition>.<run>          inputs: the run's history
                   <ns>.evt.<domain>:<step>.<partition>.<run>     messages to a step, part of it
@@ -25,8 +26,7 @@
     <ns>_DEAD     <ns>.dead.<workflow>.<run>.<what>[.done]
     core NATS     <ns>.beat.<incarnation>, <ns>.ctl.<run>, <ns>.index
 
-Nothing else in the code base may spell a subject. Ids are validated at the edge
-(``ids.py``), so no token here can hold a dot or a wildcard.
+Nothing else may spell a subject. Ids are validated at the edge (``ids.py``): no dot, no wildcard.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from treadle.sdk.subjects_of_starts import CollectSubjects, StartsOf
 
 MAIN_DOMAIN = "main"
 DEFAULT_NAMESPACE = "treadle"
@@ -85,11 +87,11 @@ def place_of(subject: str) -> Place:
     return Place(bucket, key, "")
 
 
-class Subjects:
+class Subjects(CollectSubjects):
     """All names of one namespace."""
 
     def __init__(self, namespace: str = DEFAULT_NAMESPACE, partitions: int = 1) -> None:
-        self.namespace = namespace
+        super().__init__(namespace)
         self.partitions = partitions
         ns = namespace
         self.events_stream = f"{ns}_EVENTS"
@@ -114,8 +116,8 @@ class Subjects:
         self.own_streams = frozenset(
             (
                 *(self.events_stream, self.timers_stream, self.output_stream, self.dead_stream),
-                *(self.steps_stream, self.runs_stream, self.workflows_stream),
-                *(self.workers_stream, self.lanes_stream, self.limits_stream),
+                *(self.steps_stream, self.runs_stream, self.workflows_stream, self.windows_stream),
+                *(self.workers_stream, self.lanes_stream, self.limits_stream, self.collect_stream),
             )
         )
         self.all_events = f"{ns}.evt.>"
@@ -189,6 +191,8 @@ class Subjects:
                 return self.fired(run, timer_id)
             case ["tmr", "trigger", name, "next"]:
                 return self.trigger_fired(name)
+            case ["tmr", "collect", workflow, digest]:
+                return self.collect_fired(StartsOf(workflow, digest))
             case _:
                 raise ValueError(f"not a timer's subject: {subject!r}")
 
@@ -462,8 +466,7 @@ class Subjects:
         return f"worker-{domain}-{task_type}"
 
 
-CHUNK_SIGN = "="
-"""Legal in the key of a bucket, and in no id."""
+CHUNK_SIGN = "="  # Legal in the key of a bucket, and in no id.
 
 
 def chunk_id(step: str, number: int) -> str:

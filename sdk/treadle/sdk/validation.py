@@ -12,7 +12,16 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk import cancel_on, choices, conditions, matching, responses, singletons, wording
+from treadle.sdk import (
+    cancel_on,
+    choices,
+    collect_check,
+    conditions,
+    matching,
+    responses,
+    singletons,
+    wording,
+)
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -113,6 +122,9 @@ def _workflow(definition: WorkflowDefinition) -> Iterator[Problem]:
     yield from _text("description", definition.description)
     yield from singletons.problems_of(definition)
     yield from cancel_on.problems_of(definition)
+    if definition.collect is not None:
+        yield from _ranges(definition.collect, "collect")
+        yield from collect_check.problems_of(definition)
     found = [*_schemas(definition, "")]
     for i, step in enumerate(definition.steps):
         if isinstance(step, WorkStep):

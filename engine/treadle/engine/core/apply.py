@@ -30,7 +30,7 @@ from treadle.engine.core.facts import (
     StepParked,
     StepResumed,
 )
-from treadle.engine.core.fitting import raw_misfit
+from treadle.engine.core.fitting import input_misfit
 from treadle.engine.core.forking import Taken, first_steps, taken_over
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
@@ -143,8 +143,7 @@ def request(
         run = taken_over(plan, run, event.fork, kept)
     policy = event.version_policy or plan.definition.version_policy
     run = msgspec.structs.replace(run, version_policy=policy)
-    schema = plan.definition.input_schema
-    unfit = raw_misfit("invalid_input", "the run's input", schema, event.input)
+    unfit = input_misfit(plan.definition, event.input)
     if unfit is not None:
         return end(run, "failed", moment, failure=unfit)
     if later := scheduling.scheduled(run, event, moment):

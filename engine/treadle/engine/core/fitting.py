@@ -17,6 +17,8 @@ import msgspec
 
 from treadle.engine.core.plan import Plan
 from treadle.sdk import schema_check
+from treadle.sdk.collecting import Batch
+from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.messages import Failure
 from treadle.sdk.outcome import outcome_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
@@ -55,6 +57,18 @@ def too_large(plan: Plan, run: RunDocument) -> Failure | None:
             )
             return Failure("invalid_output", text, retryable=False)
     return None
+
+
+def input_misfit(definition: WorkflowDefinition, raw: msgspec.Raw) -> Failure | None:
+    """Return why a run's input does not fit; of a batch it is a list of inputs."""
+    kind, what = "invalid_input", "the run's input"
+    if not isinstance(definition.collect, Batch):
+        return raw_misfit(kind, what, definition.input_schema, raw)
+    if failure := raw_misfit(kind, what, {}, raw):
+        return failure
+    found = schema_check.problems_of_list(msgspec.json.decode(raw), definition.input_schema)
+    text = f"{what} does not fit its schema: {'; '.join(found)}"
+    return Failure(kind, text, retryable=False) if found else None
 
 
 def raw_misfit(kind: str, what: str, schema: Schema | None, raw: msgspec.Raw) -> Failure | None:

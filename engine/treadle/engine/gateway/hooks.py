@@ -1,4 +1,7 @@
-"""Webhooks: a delivery that its sender has signed starts one run, however often it is sent."""
+"""Webhooks: a delivery that its sender has signed counts once, however often it is sent.
+
+It starts a run, or becomes part of one if the workflow collects its starts.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from treadle.engine.gateway import bodies, replies, starting
 from treadle.engine.gateway.finding import Finder
 from treadle.engine.gateway.replies import Refusal
 from treadle.engine.gateway.secret import SecretMissing, secrets_at
+from treadle.sdk.client.collecting import Receipt
 from treadle.sdk.client.store import Store
 from treadle.sdk.log_fields import spaced
 from treadle.sdk.triggers.naming import delivery_run_id
@@ -29,7 +33,7 @@ class Hooks:
         self._finder = finder
 
     async def post(self, request: Request) -> Response:
-        """Take a delivery: 202 once its run is stored."""
+        """Take a delivery: 202 once its run is stored, or itself if it is collected."""
         name: str = request.path_params["name"]
         trigger = await self._finder.named(name, Webhook)
         if trigger is None or not isinstance(trigger.on, Webhook):
@@ -53,5 +57,7 @@ class Hooks:
         starting.check_running(name, trigger)
         raw = bodies.input_of(request, body, on.headers)
         run = delivery_run_id(name, delivery)
-        await starting.start(self._store, name, trigger, raw, run, request.headers)
+        taken = await starting.deliver(self._store, name, trigger, raw, run, request.headers)
+        if isinstance(taken, Receipt):
+            return replies.json(202, {"collected": taken.sequence, "trigger": name})
         return replies.json(202, {"run": run, "trigger": name}, run)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 from opentelemetry import context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from treadle.engine.gateway.replies import Refusal
+from treadle.sdk.client.collecting import Receipt
+from treadle.sdk.client.starting import deliver as deliver_one
 from treadle.sdk.client.starting import start as start_run
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownWorkflow, UserError
@@ -33,9 +36,29 @@ async def start(
     headers: Mapping[str, str],
 ) -> str:
     """Start the run of a request, as a part of the trace that its headers name; return its id."""
+    with _told(name, headers):
+        return await start_run(store, name, trigger, raw, run)
+
+
+async def deliver(
+    store: Store,
+    name: str,
+    trigger: Trigger,
+    raw: bytes,
+    delivery: str,
+    headers: Mapping[str, str],
+) -> str | Receipt:
+    """Start the run of a delivery likewise, or collect it if its workflow collects its starts."""
+    with _told(name, headers):
+        return await deliver_one(store, name, trigger, raw, delivery)
+
+
+@contextmanager
+def _told(name: str, headers: Mapping[str, str]) -> Generator[None]:
+    """Let the request's trace be the one around, and tell its sender what the client refuses."""
     token = context.attach(_propagator.extract(headers))
     try:
-        return await start_run(store, name, trigger, raw, run)
+        yield
     except InvalidPayload as exc:
         raise Refusal(422, "InvalidPayload", str(exc)) from exc
     except RunConflict as exc:

@@ -30,9 +30,11 @@ from treadle.sdk.client import (
 from treadle.sdk.client.answering import PendingAsk
 from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.children import children
+from treadle.sdk.client.collecting import Receipt, collect
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.asking import explain
 from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.giving import input_of
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
@@ -171,6 +173,9 @@ class Client(Operations):
         it is there at once and begins then. ``version_policy`` is the workflow's own unless it is
         given: see ``docs/versions.md``.
 
+        Of a workflow that collects its starts this is a run of its own, at once: the input of a
+        batch is a list. ``collect`` is how the others begin.
+
         ``trace`` says how the run's trace relates to the span in which it is started: ``link``
         (a trace of its own, the default), ``join`` (part of the caller's) or ``off``.
         """
@@ -184,8 +189,8 @@ class Client(Operations):
             requests.check_input(definition, raw)
         else:
             name = workflow.name
-            raw = _input_of(workflow, input)
             definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+            raw = input_of(workflow, definition, input)
             version = await self.register(definition)
         place = placed(definition, raw, lane, singleton)
         place = place._replace(priority=check_priority(priority))
@@ -193,6 +198,27 @@ class Client(Operations):
         run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)
+
+    async def collect(
+        self,
+        workflow: str | Workflow[Any] | WorkflowDefinition,
+        input: object = None,
+        id: str = "",
+    ) -> Receipt:
+        """Store a start that becomes part of a run with others: see docs/debounce-and-batch.md.
+
+        Which run is not known yet. The same ``id`` twice is one start; with another input it is a
+        ``UserError``, as it is of a workflow that does not collect its starts.
+        """
+        if isinstance(workflow, str):
+            version = await self._latest(check_id("workflow name", workflow))
+            definition = await self.workflow(workflow, version)
+            raw = payload.encode(f"input of workflow {workflow!r}", input)
+        else:
+            definition = workflow.build() if isinstance(workflow, Workflow) else workflow
+            raw = input_of(workflow, definition, input, is_one=True)
+            version = await self.register(definition)
+        return await collect(self._store, definition, version, raw, id)
 
     async def limits(self) -> list[LimitView]:
         """Return the limits that are in use, with who holds their slots and how many wait."""
@@ -462,14 +488,3 @@ class Client(Operations):
             f"run {run!r} has not ended in the time given: it is {view.status}"
             f"{' (' + notes + ')' if notes else ''}. Nobody has stopped it. Next: `{next_step}`."
         )
-
-
-def _input_of(workflow: Workflow[Any] | WorkflowDefinition, value: object) -> bytes:
-    """Encode a run's input; refuse what the workflow's own input type would not take."""
-    what = f"input of workflow {workflow.name!r}"
-    raw = payload.encode(what, value)
-    if isinstance(workflow, Workflow) and workflow.input_type is not None:
-        payload.decode(what, raw, workflow.input_type)
-    else:
-        requests.check_schema(workflow.name, workflow.input_schema, raw)
-    return raw

@@ -22,6 +22,7 @@ from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.raising import budget_text, raise_budget, raise_past
 from treadle.sdk.client.store import FULL_S, Store
+from treadle.sdk.collecting import Batch
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
 from treadle.sdk.ids import check_id, new_nonce, new_run_id
@@ -94,15 +95,24 @@ async def start(
 def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:
     """Raise ``InvalidPayload`` if the input cannot fit the schema that the workflow stored."""
     if definition is not None:
-        check_schema(definition.name, definition.input_schema, raw)
+        is_list = isinstance(definition.collect, Batch)
+        check_schema(definition.name, definition.input_schema, raw, is_list=is_list)
 
 
-def check_schema(name: str, schema: Mapping[str, Any] | None, raw: bytes) -> None:
-    """Raise ``InvalidPayload`` if the input of that workflow cannot fit its schema."""
-    if schema is None:
+def check_schema(
+    name: str, schema: Mapping[str, Any] | None, raw: bytes, *, is_list: bool = False
+) -> None:
+    """Raise ``InvalidPayload`` if the input of that workflow cannot fit its schema.
+
+    ``is_list``: it is a list, and the schema is that of what is in it.
+    """
+    if schema is None and not is_list:
         return
     value = msgspec.json.decode(raw)
-    found = schema_check.problems(value, schema)
+    if is_list:
+        found = schema_check.problems_of_list(value, schema)
+    else:
+        found = schema_check.problems(value, schema or {})
     if not found:
         return
     remedy = f"Correct it; `treadle workflow show {name}` has the schema"

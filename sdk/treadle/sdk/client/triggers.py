@@ -37,7 +37,7 @@ from treadle.sdk.singletons import has_lane, placed
 from treadle.sdk.triggers.kinds import check_on, described, is_same, kind_of
 from treadle.sdk.triggers.naming import OURS, check_name
 from treadle.sdk.triggers.source import attach
-from treadle.sdk.triggers.trigger import Cron, Http, On, Source, Subject, Trigger
+from treadle.sdk.triggers.trigger import Cron, Http, On, Source, Subject, Trigger, Webhook
 from treadle.sdk.wording import Suggestions
 
 if TYPE_CHECKING:
@@ -203,6 +203,15 @@ class Triggers:
             raise UserError(
                 f"a trigger of kind {kind_of(on)} has no input of its own: what comes in is the "
                 "input of its runs. Leave input out."
+            )
+        if (
+            lane is not None
+            and definition.collect is not None
+            and isinstance(on, Subject | Webhook)
+        ):
+            raise UserError(
+                f"workflow {workflow!r} collects its starts, so that none of them has a place of "
+                "its own in a lane. Leave lane out, or declare concurrency on the workflow."
             )
         if lane is not None and has_lane(definition):
             placed(definition, raw, lane, None)
