@@ -121,6 +121,24 @@ def test_fan_out_joins_what_three_steps_found(environment: dict[str, str], tmp_p
     assert found == "8 words in 2 sentences, the longest is 'treadle'"
 
 
+def test_a_digest_has_what_came_in_of_its_channel(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    async def play(client: Client) -> list[Any]:
+        for channel, text in (("weather", "rain"), ("trains", "late"), ("weather", "sun")):
+            await client.collect("digest", {"channel": channel, "text": text})
+
+        async def are_there() -> bool:
+            return len((await client.list_runs(workflow="digest")).runs) == 2
+
+        await _until(are_there)
+        runs = (await client.list_runs(workflow="digest")).runs
+        return [await client.result(each.id) for each in runs]
+
+    found = _run(environment, tmp_path / "log", "digest.py", "digest", play)
+    assert sorted(found) == ["trains, 1 news\n- late", "weather, 2 news\n- rain\n- sun"]
+
+
 def test_translate_does_each_paragraph_and_leaves_out_what_it_cannot(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
