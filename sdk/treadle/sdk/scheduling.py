@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
+from typing import cast
 
 from treadle.sdk.beginning import AT_ONCE, When
 from treadle.sdk.errors import UserError
@@ -37,7 +38,7 @@ def begins_text(begins: When) -> str:
 
 
 def _at_ms(value: datetime | str) -> int:
-    if not isinstance(value, str | datetime):
+    if not isinstance(cast("object", value), str | datetime):
         raise UserError(f"start_at is {value!r}, and has to be a datetime, or a text of a time.")
     if isinstance(value, str):
         at_ms = moment_ms(value)
@@ -63,7 +64,7 @@ def _at_ms(value: datetime | str) -> int:
 
 def _after_ms(value: timedelta | float) -> int:
     delay_s = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
+    if isinstance(delay_s, bool) or not isinstance(cast("object", delay_s), int | float):
         raise UserError(f"start_after is {value!r}, and has to be seconds, or a timedelta.")
     if not 0 <= delay_s <= DURATION_S_MAX:
         raise UserError(
