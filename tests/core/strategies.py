@@ -416,6 +416,7 @@ signals = st.builds(
     name=st.sampled_from((*SIGNALS, "unheard")),
     payload=raws,
     id=st.sampled_from(("", "", "s1", "s2")),
+    fork=st.sampled_from(("", "", "", "another")),
 )
 run_events = st.one_of(
     facts(),

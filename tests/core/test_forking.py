@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
@@ -14,9 +16,12 @@ from tests.core.world import World
 
 from treadle.engine.core import Moment, Plan, StepEnded, effects, request
 from treadle.engine.core.forking import Taken
+from treadle.engine.core.signals import receive
 from treadle.sdk.client.fork_plan import depends_on, kept_steps
-from treadle.sdk.definition import Step, TaskStep
-from treadle.sdk.messages import Failure, Fork, OutcomeKept, RunRequested
+from treadle.sdk.client.fork_wanted import asked, check_input_of, is_same, retried
+from treadle.sdk.definition import MapStep, SignalStep, Step, TaskStep
+from treadle.sdk.errors import UserError
+from treadle.sdk.messages import Failure, Fork, OutcomeKept, RunRequested, SignalReceived
 from treadle.sdk.run import RunDocument
 
 
@@ -122,3 +127,53 @@ def test_a_fork_of_a_run_in_which_everything_is_kept_completes_at_once() -> None
     walk = walked(work("a"), work("b", "a"))
     run = done(walk, "a", "b")
     assert forked(walk.plan, run).status == "completed"
+
+
+@pytest.mark.parametrize("fork", [None, Fork("source", nonce="n2"), Fork("source")])
+def test_a_signal_that_another_fork_took_over_counts_for_no_run_but_its_own(
+    fork: Fork | None,
+) -> None:
+    run = RunDocument(run="r", workflow="w", definition="v", fork=fork)
+    signal = SignalReceived(name="go", id="s1", fork="n1")
+    assert receive(run, signal, Moment("r", "e5", 1_000, 5)) is run
+    own = receive(run, msgspec.structs.replace(signal, fork=""), Moment("r", "e6", 1_000, 6))
+    assert (own.signals, own.signal_ids) == ({"go": (6,)}, ("s1",)), "its id is not taken"
+    mine = msgspec.structs.replace(run, fork=Fork("source", nonce="n1"))
+    assert receive(mine, signal, Moment("r", "e5", 1_000, 5)).signals == {"go": (5,)}
+
+
+def test_requests_that_do_not_say_what_they_are_count_as_before() -> None:
+    def requested(**fork: Any) -> RunRequested:
+        return RunRequested(workflow="w", definition="v", fork=Fork("source", **fork))
+
+    wanted = requested(is_retry=True, nonce="n1")
+    assert is_same(requested(is_retry=True, nonce="n2"), wanted)
+    assert not is_same(requested(nonce="n2"), wanted)
+    assert not is_same(requested(is_retry=True, has_input=True, nonce="n2"), wanted)
+    assert is_same(requested(), wanted), "stored by an earlier version"
+    assert not is_same(requested(step="a"), wanted)
+    assert not is_same(RunRequested(workflow="w", definition="v"), wanted)
+
+
+@pytest.mark.parametrize("version", ["newest", "", None])
+def test_a_version_that_there_is_not_is_refused(version: Any) -> None:
+    with pytest.raises(UserError, match="is none of same, latest"):
+        retried(None, version)
+    with pytest.raises(UserError, match="is none of same, latest"):
+        asked(None, None, 1, None, version)
+
+
+@pytest.mark.parametrize("iteration", ["1", 1.0, True])
+def test_an_iteration_that_is_no_number_is_refused(iteration: Any) -> None:
+    with pytest.raises(UserError, match=rf"iteration {iteration!r} is no number.*Give an int"):
+        asked("loop", iteration, 1, None, "same")
+
+
+def test_a_step_that_has_no_input_of_its_own_is_refused_one_with_the_reason() -> None:
+    check_input_of(work("a"))
+    with pytest.raises(UserError, match=r"'m' is a map .* no list of its own"):
+        check_input_of(MapStep(id="m", type="work"))
+    with pytest.raises(UserError, match="'g' is not executed by a worker"):
+        check_input_of(SignalStep(id="g", signal="go"))
+    with pytest.raises(UserError, match="step"):
+        asked("", None, msgspec.UNSET, None, "same")

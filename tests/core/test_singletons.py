@@ -17,7 +17,7 @@ from treadle.sdk import InvalidDefinition, InvalidPayload, UserError, Workflow
 from treadle.sdk.definition import SignalStep, Singleton, TaskStep
 from treadle.sdk.messages import LaneGranted, RunRequested, RunSuperseded
 from treadle.sdk.run import RunDocument
-from treadle.sdk.singletons import Placed, placed
+from treadle.sdk.singletons import Placed, placed, placed_again
 
 WORK = TaskStep(id="a", type="work")
 PLAN = plan_of(WORK)
@@ -156,6 +156,18 @@ def few(places: int, key: str = "", policy: Singleton = "none") -> Any:
     workflow = Workflow("w", concurrency=places, concurrency_key=key, singleton=policy)
     workflow.task("a")
     return workflow.build()
+
+
+def test_a_run_made_of_another_one_queues_where_its_version_and_input_say() -> None:
+    plain, own = plan_of(WORK).definition, Placed("own", "skip")
+    raw = b'{"id":"x"}'
+    assert placed_again(plain, plain, raw, own) == own
+    assert placed_again(plain, few(5, 'input["id"]'), raw, own) == Placed("w:x", places=5)
+    assert placed_again(few(5), few(2), raw, Placed("w", places=5)) == Placed("w", places=2)
+    assert placed_again(few(5), of_key(), raw, Placed("w", places=5)) == Placed("w", "skip")
+    assert placed_again(few(5), plain, raw, Placed("w", places=5)) == Placed()
+    with pytest.raises(InvalidPayload, match="no key of the concurrency"):
+        placed_again(plain, few(5, 'input["id"]'), b"{}", own)
 
 
 def test_the_runs_of_a_workflow_with_concurrency_share_a_lane_of_so_many_places() -> None:

@@ -176,7 +176,8 @@ class World:
         """An engine is done with an event."""
         event, _ = self.log[event_id]
         assert self.document is not None
-        if isinstance(event, SignalReceived) and not self.document.is_terminal:
+        is_counted = isinstance(event, SignalReceived) and not event.fork
+        if is_counted and not self.document.is_terminal:
             self.must_count.add(event.id or event_id)
         self.unacked.pop(event_id, None)
 
@@ -347,7 +348,7 @@ class World:
         sent = {
             event.id or event_id
             for event_id, (event, _) in self.log.items()
-            if isinstance(event, SignalReceived)
+            if isinstance(event, SignalReceived) and not event.fork
         }
         assert len(self.must_count) <= run.signals_received <= len(sent)
 

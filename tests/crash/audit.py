@@ -131,10 +131,11 @@ def _signals(evidence: Evidence, run: RunDocument) -> Iterator[str]:
     that was stored a moment before the run's last event may meet a run that is over.
     """
     in_time_ms = run.ended_ms - SIGNAL_MARGIN_MS
+    nonce = run.fork.nonce if run.fork else ""
     signals = {
         event.id: evidence.times_ms[at]
         for at, event in evidence.events[run.run].items()
-        if isinstance(event, SignalReceived)
+        if isinstance(event, SignalReceived) and event.fork in ("", nonce)
     }
     due = sum(at_ms < in_time_ms for at_ms in signals.values())
     if not due <= run.signals_received <= len(signals):

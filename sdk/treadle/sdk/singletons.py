@@ -69,6 +69,19 @@ def placed(
     return Placed(check_lane(lane), "none" if policy == "queue" else policy)
 
 
+def placed_again(
+    old: WorkflowDefinition, new: WorkflowDefinition, raw: bytes, given: Placed
+) -> Placed:
+    """Return the place of a run with this input that is made of another one, whose place is given.
+
+    The version it takes says where it queues, as of any start; a lane that the start of the other
+    one gave itself is kept. Raise ``InvalidPayload`` as ``placed`` does.
+    """
+    if has_lane(new):
+        return placed(new, raw, None, None)
+    return Placed() if has_lane(old) else given
+
+
 def check_policy(policy: str) -> Singleton:
     """Return the policy; raise ``UserError`` if there is none of that name."""
     none = f"singleton {policy!r} is none of {', '.join(POLICIES)}."

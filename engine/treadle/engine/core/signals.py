@@ -24,6 +24,8 @@ def receive(run: RunDocument, event: SignalReceived, moment: Moment) -> RunDocum
     """Count a signal and keep it; the same object if this event or this id was counted."""
     if moment.sequence < run.applied_below or moment.id in run.applied:
         return run
+    if event.fork and (run.fork is None or run.fork.nonce != event.fork):
+        return run  # Left by a fork whose client died, or that came second under this id.
     if event.id in run.signal_ids:
         return run
     waiting = {**run.signals, event.name: (*run.signals.get(event.name, ()), moment.sequence)}

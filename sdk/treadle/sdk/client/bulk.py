@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 import msgspec
 
 from treadle.sdk.client import forking, requests
-from treadle.sdk.client.forking import Version
+from treadle.sdk.client.fork_wanted import Version, retried
 from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.store import Store
@@ -140,10 +140,11 @@ class Bulk:
 
     async def retry(self, *, version: Version = "same", **wanted: Unpack[Over]) -> BulkReport:
         """Make a run of each one that matches and has failed; one that has its retry keeps it."""
+        wanted_of_each = retried(None, version)
 
         async def act(view: RunView) -> BulkOutcome:
             origin = calling.origin(None)
-            made = await forking.fork(self._store, view.id, forking.retried(None, version), origin)
+            made = await forking.fork(self._store, view.id, wanted_of_each, origin)
             return _done(view, was_there=not made.is_new, made=made.run)
 
         return await act_on_all(self._store, "retry", wanted, act)

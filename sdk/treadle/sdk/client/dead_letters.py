@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError, Stored
 from treadle.sdk.bus.resending import Whole, resend, whole
-from treadle.sdk.client import forking
+from treadle.sdk.client import fork_wanted, forking
 from treadle.sdk.client.letters import (
     DeadLetterPage,
     DeadLetterView,
@@ -143,7 +143,7 @@ class DeadLetters:
         mark, revision = await self._mark(found)
         if mark is not None and not again:
             raise self._conflict(found, mark)
-        wanted = forking.retried(None, "same")
+        wanted = fork_wanted.retried(None, "same")
         made = await forking.fork(self._store, found.letter.run, wanted, calling.origin(None))
         count = mark.count + 1 if mark is not None else 1
         done = LetterMark(

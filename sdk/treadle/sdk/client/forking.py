@@ -12,7 +12,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from treadle.sdk import payload, spending
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.fork_plan import kept_steps
+from treadle.sdk.client.fork_wanted import Wanted, check_input_of, is_same, value
 from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import put_together, step_output
 from treadle.sdk.client.rewinding import Beginning, beginning_of
@@ -41,56 +42,16 @@ from treadle.sdk.messages import (
 )
 from treadle.sdk.planned import Extended, extended
 from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.singletons import Placed, placed_again
 from treadle.sdk.spending import RUN_BUDGET
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
 
-Version = Literal["same", "latest"]
 COPIES_AT_ONCE_MAX = 32
 """Enough to hide the round trips of a wide run, without flooding the connection."""
 COPY_ROOM_BYTES = 16 * 1024
 """Of the largest message, for what stands beside the output in a copy: a failure with its text."""
 _ID_CHARS_MAX = 64
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
-
-    id: str = ""
-    step: str = ""
-    """Where it starts again; empty is where it failed, of a retry, else the whole run."""
-    iteration: int = -1
-    has_input: bool = False
-    input: object = None
-    is_retry: bool = False
-    version: Version = "same"
-
-
-def retried(run: str | None, version: Version) -> Wanted:
-    """Return a retry under this id, or under that of every retry."""
-    return Wanted(id=_id_of(run), is_retry=True, version=version)
-
-
-def asked(
-    step: str | None, iteration: int | None, value: object, run: str | None, version: Version
-) -> Wanted:
-    """Return a fork; ``UNSET`` is no other input."""
-    if iteration is not None and (not step or iteration < 0):
-        raise UserError(
-            f"iteration {iteration} is of no step: it counts from 0. Name the loop with from_step."
-        )
-    return Wanted(
-        id=_id_of(run),
-        step=check_id("step", step) if step else "",
-        iteration=-1 if iteration is None else iteration,
-        has_input=value is not msgspec.UNSET,
-        input=None if value is msgspec.UNSET else value,
-        version=version,
-    )
-
-
-def _id_of(run: str | None) -> str:
-    return "" if run is None else check_id("run id", run)
 
 
 class Made(NamedTuple):
@@ -127,11 +88,24 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
         entries = kept_steps(source.old, source.new, source.document, wanted.step)
     made = await _beginning(store, source, start, wanted, entries) if start else None
     iteration = made.given.iteration if made is not None and wanted.iteration >= 0 else -1
-    forked = Fork(run, wanted.step, iteration, source.document.trace)
+    forked = Fork(
+        run,
+        wanted.step,
+        iteration,
+        source.document.trace,
+        is_retry=wanted.is_retry,
+        has_input=wanted.has_input,
+        nonce=new_nonce(),
+    )
+    raw = _input(source, wanted) if is_whole and wanted.has_input else source.request.input
+    place = _place(source, raw)
     request = msgspec.structs.replace(
         source.request,
         definition=source.version,
-        input=_input(source, wanted) if is_whole and wanted.has_input else source.request.input,
+        input=raw,
+        lane=place.lane,
+        singleton=place.singleton,
+        places=place.places,
         trace=origin.ref,
         caller=origin.caller,
         trace_state=origin.state,
@@ -146,7 +120,7 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
     outcomes = await _outcomes(store, source, entries)
     kept = await _stored(store, new_run, outcomes)
     given = await _given(store, new_run, made) if made is not None else {}
-    for signal in await _signals(store, source.document, entries):
+    for signal in await _signals(store, source.document, forked.nonce):
         await _put(store, new_run, signal, signal.id)
     forked = msgspec.structs.replace(forked, kept=kept, given=given)
     await _put(store, new_run, msgspec.structs.replace(request, fork=forked), "start")
@@ -220,17 +194,21 @@ def _check(source: _Source, wanted: Wanted) -> None:
             f"step {wanted.step!r} of workflow {run.workflow!r} is no agent loop, so it has no "
             f"iteration {wanted.iteration}. Leave the iteration out, or name a loop."
         )
-    if wanted.step and wanted.has_input and not isinstance(step, WorkStep):
-        raise UserError(
-            f"step {wanted.step!r} is not executed by a worker and is given no input. Fork from a "
-            "step that is, or leave the input out."
-        )
+    if step is not None and wanted.has_input:
+        check_input_of(step)
 
 
 def _input(source: _Source, wanted: Wanted) -> msgspec.Raw:
     raw = payload.encode(f"input of workflow {source.document.workflow!r}", wanted.input)
     requests.check_input(source.new.own, raw)
     return msgspec.Raw(raw)
+
+
+def _place(source: _Source, raw: msgspec.Raw) -> Placed:
+    """Return where the new run queues."""
+    have = source.request
+    place = Placed(have.lane, have.singleton, places=have.places)
+    return placed_again(source.old.own, source.new.own, bytes(raw), place)
 
 
 async def _beginning(
@@ -339,9 +317,7 @@ async def _outcomes(
     return list(await asyncio.gather(*(outcome(*item) for item in entries.items())))
 
 
-async def _signals(
-    store: Store, run: RunDocument, entries: Mapping[str, StepEntry]
-) -> list[SignalReceived]:
+async def _signals(store: Store, run: RunDocument, nonce: str) -> list[SignalReceived]:
     """Return the signals that no step of the source has consumed: the new run has them too."""
     found: list[SignalReceived] = []
     for sequence in sorted(each for waiting in run.signals.values() for each in waiting):
@@ -349,7 +325,7 @@ async def _signals(
         event = decode_event(stored.data) if stored else None
         if isinstance(event, SignalReceived):
             signal_id = event.id or f"{run.run[:40]}-{sequence}"
-            found.append(msgspec.structs.replace(event, id=signal_id))
+            found.append(msgspec.structs.replace(event, id=signal_id, fork=nonce))
     return found
 
 
@@ -398,26 +374,18 @@ async def _is_there(
         return False
     have = found[0]
     assert wanted.fork is not None
-    is_same = have.fork is not None and (
-        (have.fork.run, have.fork.step, have.fork.iteration, have.definition)
-        == (wanted.fork.run, wanted.fork.step, wanted.fork.iteration, wanted.definition)
-    )
-    is_same = is_same and _value(have.input) == _value(wanted.input)
-    if is_same and have.fork is not None and given_input is not None:
+    same = is_same(have, wanted)
+    if same and have.fork is not None and given_input is not None:
         stored = await store.event(have.fork.given.get(wanted.fork.step, 0))
         given = decode_event(stored.data) if stored else None
-        is_same = isinstance(given, StepGiven) and _value(given.input) == _value(given_input)
-    if not is_same:
+        same = isinstance(given, StepGiven) and value(given.input) == value(given_input)
+    if not same:
         raise RunConflict(
             run,
             f"exists, and was not made of run {wanted.fork.run!r} in this way",
             "Choose another run id.",
         )
     return True
-
-
-def _value(raw: msgspec.Raw) -> Any:
-    return msgspec.json.decode(raw)
 
 
 def _derived(run: str, *, is_retry: bool) -> str:

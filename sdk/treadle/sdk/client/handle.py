@@ -10,7 +10,7 @@ from msgspec import UNSET
 from treadle.sdk.client.answering import Approval, PendingAsk
 from treadle.sdk.client.event import RunEvent
 from treadle.sdk.client.explain.reason import Explanation
-from treadle.sdk.client.forking import Version
+from treadle.sdk.client.fork_wanted import Version
 from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.client.streaming import StreamItem

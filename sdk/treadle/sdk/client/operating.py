@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from msgspec import UNSET
 
-from treadle.sdk.client import forking, requests
+from treadle.sdk.client import fork_wanted, forking, requests
 from treadle.sdk.client.bulk import Bulk
 from treadle.sdk.client.dead_letters import DeadLetters
-from treadle.sdk.client.forking import Version, Wanted
+from treadle.sdk.client.fork_wanted import Version, Wanted
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.store import Store
@@ -72,7 +72,7 @@ class Operations:
         ``<run>-r1``, so a repeated call gives that run. Raises ``RunConflict`` if the run has not
         ended so, or if retention has taken what is needed.
         """
-        return await self._fork(run, forking.retried(id, version), trace)
+        return await self._fork(run, fork_wanted.retried(id, version), trace)
 
     async def fork(
         self,
@@ -91,7 +91,7 @@ class Operations:
         what it had then. ``input`` is another one for the step, or without a step for the run.
         Raises ``RunConflict`` if what it needs is gone, or cannot be known.
         """
-        wanted = forking.asked(from_step, iteration, input, id, version)
+        wanted = fork_wanted.asked(from_step, iteration, input, id, version)
         return await self._fork(run, wanted, trace)
 
     async def _fork(self, run: str, wanted: Wanted, trace: TraceMode | None) -> RunHandle:

@@ -3,7 +3,9 @@
     client ── OutcomeKept, RecordKept, StepGiven, signals, then RunRequested(fork) ──> events
 
 The copies come first, so a request that is stored is whole, and nothing of the other run is asked
-for any more: its retention cannot take anything away.
+for any more: its retention cannot take anything away. The request names the copies by their
+sequences, and the signals name it by its nonce: what another request of the id has left, because
+its client died or it came second, is not the run's.
 """
 
 from __future__ import annotations
@@ -31,6 +33,13 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """By step that is taken over: sequence of its ``OutcomeKept``."""
     given: dict[str, int] = {}
     """By step that begins otherwise than from its input: sequence of its ``StepGiven``."""
+    is_retry: bool = False
+    """True if it starts again where the other run has failed."""
+    has_input: bool = False
+    """True if the step, or the run, is given another input."""
+    nonce: str = ""
+    """Chosen for each call: of signals that name a fork, those with it are this one's. Empty is a
+    request of before, which does not say whether it is a retry, or has an input."""
 
 
 class OutcomeKept(FromClient, frozen=True, tag="run.outcome_kept", tag_field="event", kw_only=True):

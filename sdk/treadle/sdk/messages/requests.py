@@ -59,6 +59,8 @@ class SignalReceived(
     payload: msgspec.Raw = NO_RAW
     id: str = ""
     """Chosen by the sender: two signals with one id are one signal."""
+    fork: str = ""
+    """Nonce of the fork that has taken it over; it counts for the run of that one alone."""
 
 
 MessageKind = Literal["steer", "follow_up", "reply"]
