@@ -3,6 +3,7 @@ Method: two real engines; runs that are under way, queued, scheduled, over, and 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 from tests.engine.test_events import waiters, waits
 
-from treadle.sdk import RunCancelled, Workflow
+from treadle.sdk import NonRetryable, RunCancelled, RunFailed, Workflow
 from treadle.sdk.errors import InvalidDefinition
 from treadle.worker import LoopContext, TaskContext, Worker
 
@@ -81,6 +82,76 @@ def test_a_run_that_has_not_begun_is_cancelled_too(play: Play) -> None:
         assert (await stand.ended("queued")).status == "cancelled"
         first = await stand.document("first")
         assert first is not None and first.status == "running"
+
+    play(story)
+
+
+def test_a_retry_is_not_cancelled_by_what_has_cancelled_its_first_run(play: Play) -> None:
+    workflow = Workflow("order", input=dict, cancel_on={NAME: MATCH})
+    workflow.wait_for_signal("paid")
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        run = await stand.client.start(workflow, {"order": 1}, id="run")
+        await waits(stand, 1)
+        await stand.client.publish_event(NAME, {"order": 1})
+        with pytest.raises(RunCancelled):
+            await run.result(timeout_s=10)
+        again = await run.retry()
+        await waits(stand, 1)
+        await again.signal("paid", 1)
+        assert await again.result(timeout_s=10) == 1
+
+    play(story)
+
+
+def test_a_retry_is_cancelled_by_what_came_since_its_first_run_began(play: Play) -> None:
+    workflow = Workflow("order", input=dict, cancel_on={NAME: MATCH})
+    workflow.task("pay")
+    worker = Worker()
+
+    @worker.handler("pay")
+    async def pay(ctx: TaskContext[Any]) -> None:
+        if ctx.run == "run":
+            raise NonRetryable("closed")
+        await asyncio.Event().wait()  # It is stopped.
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(worker)
+        run = await stand.client.start(workflow, {"order": 1}, id="run")
+        with pytest.raises(RunFailed):
+            await run.result(timeout_s=10)
+        await stand.client.publish_event(NAME, {"order": 1})
+        with pytest.raises(RunCancelled):
+            await (await run.retry()).result(timeout_s=10)
+
+    play(story)
+
+
+def test_a_retry_gets_the_events_that_its_first_run_did_not_wait_for_yet(play: Play) -> None:
+    workflow = Workflow("order", input=dict)
+    first = workflow.wait_for_event("first", "paid", match=MATCH)
+    ship = workflow.task("ship", after=first)
+    workflow.wait_for_event("second", "paid", match=MATCH, after=ship)
+    worker, is_up = Worker(), [False]
+
+    @worker.handler("ship")
+    async def shipping(ctx: TaskContext[Any]) -> None:
+        if not is_up[0]:
+            raise NonRetryable("closed")
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(worker)
+        run = await stand.client.start(workflow, {"order": 1}, id="run")
+        await stand.client.publish_event("paid", {"order": 1, "n": 1})
+        with pytest.raises(RunFailed):
+            await run.result(timeout_s=10)
+        is_up[0] = True
+        await stand.client.publish_event("paid", {"order": 1, "n": 2})
+        again = await run.retry()
+        assert await again.result(timeout_s=10) == {"order": 1, "n": 2}
 
     play(story)
 

@@ -30,7 +30,7 @@ def entries_of(fork: Fork, kept: Mapping[str, Taken]) -> dict[str, StepEntry]:
             ended_ms=outcome.ended_ms,
             event=f"e{fork.kept[step_id]}",
             failure=outcome.failure,
-            position=position,
+            position=outcome.published or position,
         )
         for step_id, (outcome, position) in kept.items()
     }

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.sdk import payload, spending
+from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.fork_plan import kept_steps
@@ -25,13 +26,14 @@ from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import put_together, step_output
 from treadle.sdk.client.rewinding import Beginning, beginning_of
 from treadle.sdk.client.store import FULL_S, Store
-from treadle.sdk.definition import AgentLoopStep, PlannerStep, WorkStep
+from treadle.sdk.definition import AgentLoopStep, EventStep, PlannerStep, WorkStep
 from treadle.sdk.errors import InvariantError, RunConflict, UnknownWorkflow, UserError
 from treadle.sdk.given import Graph, shape_of
 from treadle.sdk.ids import check_id, new_nonce
 from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import (
     ClientEvent,
+    EventMatched,
     Fork,
     Kept,
     OutcomeKept,
@@ -96,6 +98,8 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
         is_retry=wanted.is_retry,
         has_input=wanted.has_input,
         nonce=new_nonce(),
+        since_ms=_events_since_ms(source.document),
+        cancelled_by=await _cancelled_by(store, source.document),
     )
     raw = _input(source, wanted) if is_whole and wanted.has_input else source.request.input
     place = _place(source, raw)
@@ -312,9 +316,25 @@ async def _outcomes(
             iterations=entry.iterations,
             started_ms=entry.started_ms,
             ended_ms=entry.ended_ms,
+            published=entry.position if isinstance(step, EventStep) else 0,
         )
 
     return list(await asyncio.gather(*(outcome(*item) for item in entries.items())))
+
+
+def _events_since_ms(run: RunDocument) -> int:
+    """Return from when on events count for a run: for one that was forked, as for the first one."""
+    return (run.fork and run.fork.since_ms) or run.requested_ms
+
+
+async def _cancelled_by(store: Store, run: RunDocument) -> tuple[int, ...]:
+    """Return the published events that a cancelled run was told of as such that cancel it."""
+    before = run.fork.cancelled_by if run.fork else ()
+    if run.status != "cancelled":
+        return before
+    told = [decode_event(stored.data) async for stored in store.events(run.run)]
+    cancels = (e for e in told if isinstance(e, EventMatched) and is_cancel_id(e.step))
+    return tuple({*before, *(event.published for event in cancels)})
 
 
 async def _signals(store: Store, run: RunDocument, nonce: str) -> list[SignalReceived]:

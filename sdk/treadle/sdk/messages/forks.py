@@ -40,6 +40,11 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     nonce: str = ""
     """Chosen for each call: of signals that name a fork, those with it are this one's. Empty is a
     request of before, which does not say whether it is a retry, or has an input."""
+    since_ms: int = 0
+    """From when on published events count, in ms since the epoch: those that counted for the other
+    run, which may be what a step waits for. 0 is the request's own time."""
+    cancelled_by: tuple[int, ...] = ()
+    """Published events that have cancelled the other run: they do not cancel this one."""
 
 
 class OutcomeKept(FromClient, frozen=True, tag="run.outcome_kept", tag_field="event", kw_only=True):
@@ -54,6 +59,8 @@ class OutcomeKept(FromClient, frozen=True, tag="run.outcome_kept", tag_field="ev
     iterations: int = 0
     started_ms: int = 0
     ended_ms: int = 0
+    published: int = 0
+    """Of a step that waited for an event: which it got."""
 
 
 class StepGiven(FromClient, frozen=True, tag="run.step_given", tag_field="event", kw_only=True):
