@@ -271,9 +271,9 @@ def test_a_detached_step_is_over_once_its_run_is_requested() -> None:
 
 def test_a_paused_run_starts_no_other_before_it_is_resumed() -> None:
     walk = RunWalk(walk_plan(signal("a"), sub("sub", "a")))
-    walk.send(PauseRequested())
-    run = walk.signal("a")
-    assert run.steps["sub"].status == "active"
+    walk.signal("a")
+    run = walk.send(PauseRequested())
+    assert run.steps["sub"].status == "active", "it began before anybody asked for its child"
     assert effects.StartChild("sub") not in effects.of_document(walk.plan, run)
     run = walk.send(ResumeRequested())
     assert effects.StartChild("sub") in effects.of_document(walk.plan, run)

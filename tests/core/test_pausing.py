@@ -9,25 +9,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core import strategies as own
+from tests.core.names import STEP_IDS
 from tests.core.test_windows import begun, finish, newest
+from tests.core.turns import check_all_begun, check_pause
 from tests.core.walks import RunWalk, plan_of
 from tests.core.world import World
 
-from treadle.engine.core import Plan
+from treadle.engine.core import Plan, StepEnded
 from treadle.engine.core.bounds import task_of
-from treadle.sdk.definition import AgentLoopStep, Retry, SignalStep, TaskStep
+from treadle.sdk.definition import (
+    AgentLoopStep,
+    ApprovalStep,
+    Branch,
+    ChoiceStep,
+    EventStep,
+    RespondStep,
+    Retry,
+    SignalStep,
+    SleepStep,
+    TaskStep,
+    WorkflowDefinition,
+    content_hash,
+)
 from treadle.sdk.messages import (
     CancelRequested,
     Ended,
+    Failure,
     MessageSent,
     Parked,
     PauseRequested,
     ResumeRequested,
+    RunSuperseded,
     SignalReceived,
     Task,
 )
+from treadle.sdk.run import RunDocument
 
 LOOP = AgentLoopStep(id="a", type="think", max_iterations=9)
+UNTOLD = ("task", "agent_loop", "signal", "sleep", "approval", "choice", "event", "respond")
+"""Kinds of steps that a fact ends, whatever is in their registers."""
 PAUSE, RESUME = PauseRequested(reason="the shop is closed"), ResumeRequested()
 
 
@@ -37,8 +57,8 @@ def send(world: World, *events: Any) -> None:
     world.handle_all()
 
 
-def execute(world: World, verb: str) -> None:
-    execution = world.take("a")
+def execute(world: World, verb: str, step: str = "a") -> None:
+    execution = world.take(step)
     assert execution is not None
     world.settle(execution, verb)
     world.handle_all()
@@ -51,16 +71,21 @@ def held(world: World, step: str = "a") -> Parked:
     return register
 
 
-def status(world: World) -> str:
+def document(world: World) -> RunDocument:
     assert world.document is not None
-    return world.document.status
+    return world.document
+
+
+def status(world: World) -> str:
+    return document(world).status
 
 
 # ------------------------------------------------------------------ what always holds
 
 happenings = st.lists(
     st.sampled_from(("continue", "wait", "complete", "fail", "lose", "message", "time"))
-    | st.sampled_from((SignalReceived(name="go"), SignalReceived(name="stop"))),
+    | st.sampled_from((SignalReceived(name="go"), SignalReceived(name="stop")))
+    | own.answers,
     max_size=12,
 )
 
@@ -88,7 +113,7 @@ def happen(world: World, what: Any) -> None:
 
 
 @given(
-    plan=own.plans(("agent_loop", "agent_loop", "task", "signal", "sleep")),
+    plan=own.plans(("agent_loop", "agent_loop", "task", "signal", "sleep", *own.FLOW_KINDS)),
     before=happenings,
     meanwhile=happenings,
 )
@@ -126,6 +151,47 @@ def test_a_paused_run_starts_nothing_and_goes_on_where_it_was(
             task.attempt,
             task.input,
         )
+
+
+@given(
+    plan=own.plans(UNTOLD),
+    failing=st.sets(st.sampled_from(STEP_IDS)),
+    picks=st.lists(st.integers(0, 9), max_size=12),
+    others=st.lists(st.sampled_from((PAUSE, PAUSE, RESUME)) | st.integers(0, 9), max_size=20),
+)
+def test_a_run_gets_to_the_same_end_with_pauses_and_without(
+    plan: Plan, failing: set[str], picks: list[Any], others: list[Any]
+) -> None:
+    plain, paused = walked(plan, failing, picks), walked(plan, failing, others)
+    assert paused.status == plain.status
+    if plain.status == "completed":
+        assert paused.chosen == plain.chosen
+        assert {step_id: entry.status for step_id, entry in paused.steps.items()} == {
+            step_id: entry.status for step_id, entry in plain.steps.items()
+        }
+
+
+def walked(plan: Plan, failing: set[str], happens: list[Any]) -> RunDocument:
+    """Return the end of a run: who is told to end by a number, and afterwards the first one."""
+    walk = RunWalk(plan)
+    left = iter(happens)
+    for _ in range(100):
+        if walk.run.is_terminal:
+            return walk.run
+        active = [name for name, entry in walk.run.steps.items() if entry.status == "active"]
+        what = next(left, 0 if active else RESUME)
+        if not isinstance(what, int):
+            before = walk.run
+            walk.send(what)
+            check_pause(plan, before, walk.run)
+        elif active:
+            step_id = active[what % len(active)]
+            outcome: Any = "failed" if step_id in failing else "completed"
+            before = walk.run
+            walk.send(StepEnded(step_id, outcome, 1, Failure("ValueError")))
+            check_pause(plan, before, walk.run)
+        check_all_begun(plan, walk.run)
+    raise AssertionError(f"the run does not end: {walk.run}")
 
 
 @given(st.permutations(["pause", "resume", "pause again"]))
@@ -176,24 +242,27 @@ def test_a_retry_is_held(how: str) -> None:
     assert status(world) == "completed"
 
 
-def test_a_step_whose_turn_comes_is_held_before_its_first_execution() -> None:
+def test_a_step_whose_turn_comes_begins_with_the_resume() -> None:
     first = TaskStep(id="a", type="work")
-    world = begun(first, TaskStep(id="b", type="work", after=("a",)))
+    loop = AgentLoopStep(id="b", type="think", after=("a",), max_iterations=9, max_duration_s=60)
+    world = begun(first, loop)
     send(world, PAUSE)
     execute(world, "complete")
-    assert held(world, "b").task.attempt == 1
+    assert (set(document(world).steps), status(world)) == ({"a"}, "paused")
+    world.now_ms += 1_000_000
     send(world, RESUME)
-    assert isinstance(world.registers["b"].register, Task)
+    register = world.registers["b"].register
+    assert isinstance(register, Task)
+    assert (register.started_ms, register.deadline_ms) == (world.now_ms, world.now_ms + 60_000)
 
 
 def test_signals_and_messages_are_counted_and_start_nothing() -> None:
     world = begun(LOOP, SignalStep(id="b", signal="go"), TaskStep(id="c", type="w", after=("b",)))
     execute(world, "wait")
     send(world, PAUSE, SignalReceived(name="go"), MessageSent(step="a", id="m1"))
-    assert world.document is not None
-    assert world.document.steps["b"].status == "completed"
+    assert document(world).steps["b"].status == "completed"
     assert held(world, "a").task.iteration == 1
-    assert held(world, "c").task.iteration == 0
+    assert "c" not in document(world).steps
     send(world, RESUME)
     assert all(isinstance(world.registers[step].register, Task) for step in "ac")
     world.check_rest()
@@ -256,10 +325,96 @@ def test_the_compensations_of_a_paused_run_that_fails_wait_for_the_resume() -> N
     execute(world, "complete")
     send(world, PAUSE)
     happen(world, "fail")
-    assert (held(world, "undo").task.attempt, status(world)) == (1, "paused")
+    assert (document(world).undoing, status(world)) == ("failed", "paused")
+    assert "undo" not in document(world).steps
     send(world, RESUME)
+    assert status(world) == "running"
     happen(world, "complete")
     assert status(world) == "failed"
+
+
+def test_a_pause_between_two_compensations_holds_the_second() -> None:
+    world = begun(
+        TaskStep(id="a", type="work", compensate="undo-a"),
+        TaskStep(id="b", type="work", after=("a",), compensate="undo-b"),
+        TaskStep(id="c", type="work", after=("b",)),
+        TaskStep(id="undo-a", type="work"),
+        TaskStep(id="undo-b", type="work"),
+    )
+    execute(world, "complete")
+    execute(world, "complete", "b")
+    send(world, CancelRequested(), PAUSE, RESUME, PAUSE)
+    assert "undo-a" not in document(world).steps
+    execute(world, "complete", "undo-b")
+    assert "undo-a" not in document(world).steps
+    send(world, RESUME)
+    execute(world, "complete", "undo-a")
+    assert status(world) == "cancelled"
+
+
+def test_a_later_start_that_takes_the_place_of_a_paused_run_lets_it_undo() -> None:
+    world = begun(
+        TaskStep(id="a", type="work", compensate="undo"),
+        TaskStep(id="b", type="work", after=("a",)),
+        TaskStep(id="undo", type="work"),
+    )
+    execute(world, "complete")
+    send(world, PAUSE, RunSuperseded(request=document(world).place, by="r2"))
+    assert isinstance(world.registers["undo"].register, Task)
+    happen(world, "complete")
+    assert status(world) == "cancelled"
+
+
+def test_what_is_over_by_itself_does_not_begin_while_the_run_is_paused() -> None:
+    for step in (
+        SleepStep(id="b", after=("a",), duration_s=0.2),
+        SleepStep(id="b", after=("a",), expression="0"),
+        ChoiceStep(id="b", after=("a",), branches=(Branch("yes", "true"),), default="no"),
+        RespondStep(id="b", after=("a",)),
+        SignalStep(id="b", after=("a",), signal="go"),
+        ApprovalStep(id="b", after=("a",), timeout_s=1),
+        EventStep(id="b", after=("a",), event="paid", timeout_s=1),
+    ):
+        world = begun(SleepStep(id="a", duration_s=60), step)
+        send(world, SignalReceived(name="go"), PAUSE)
+        happen(world, "time")
+        happen(world, "time")
+        assert document(world).steps["a"].status == "completed", "a sleep that ends is over"
+        assert (set(document(world).steps), status(world)) == ({"a"}, "paused")
+        send(world, RESUME)
+        entry = document(world).steps["b"]
+        assert entry.started_ms == world.now_ms, "its time counts from the resume"
+
+
+def test_a_wait_that_was_under_way_may_end_by_its_timeout_and_what_handles_that_is_held() -> None:
+    world = begun(ApprovalStep(id="a", timeout_s=60, on_failure="b"), TaskStep(id="b", type="work"))
+    send(world, PAUSE)
+    happen(world, "time")
+    assert document(world).steps["a"].status == "failed"
+    assert (set(document(world).steps), status(world)) == ({"a"}, "paused")
+    send(world, RESUME)
+    happen(world, "complete")
+    assert status(world) == "completed"
+
+
+def test_a_paused_run_ends_when_nothing_is_left_but_what_is_skipped() -> None:
+    world = begun(TaskStep(id="a", type="work", on_failure="b"), TaskStep(id="b", type="work"))
+    send(world, PAUSE)
+    execute(world, "complete")
+    assert (status(world), document(world).steps["b"].status) == ("completed", "skipped")
+
+
+def test_a_run_with_a_declared_result_does_not_end_before_what_is_held() -> None:
+    steps = (SleepStep(id="a", duration_s=60), RespondStep(id="b", after=("a",)))
+    definition = WorkflowDefinition(name="w", steps=steps, output_schema={})
+    world = World(Plan(definition, content_hash(definition)))
+    world.request()
+    world.handle_all()
+    send(world, PAUSE)
+    happen(world, "time")
+    assert status(world) == "paused"
+    send(world, RESUME)
+    assert status(world) == "completed"
 
 
 # ------------------------------------------------------------------ windows

@@ -54,6 +54,33 @@ def check_undoing(plan: Plan, run: RunDocument, step_id: str, undone: str) -> No
             assert begun.ended_ms, "one by one"
 
 
+def check_pause(plan: Plan, before: RunDocument | None, after: RunDocument) -> None:
+    """Assert that no step begins while a run is paused, and that none was left when it ends."""
+    if before is None or not after.is_paused:
+        return
+    new = after.steps.keys() - before.steps.keys()
+    assert {after.steps[step_id].status for step_id in new} <= {"skipped"}
+    if after.status == "completed":
+        assert not ready(plan, before, after), "a run does not end by its pause"
+
+
+def check_all_begun(plan: Plan, run: RunDocument) -> None:
+    """Assert that a run that is not paused holds no step back."""
+    assert run.is_paused or run.is_terminal or run.undoing or not ready(plan, run, run)
+
+
+def ready(plan: Plan, before: RunDocument, after: RunDocument) -> list[str]:
+    """Return the plain steps that had no entry before, and all of whose predecessors completed."""
+    undoing = {step.compensate for step in plan.definition.steps}
+    handlers = {step.on_failure for step in plan.definition.steps}
+    return [
+        step.id
+        for step in plan.definition.steps
+        if step.id not in before.steps.keys() | undoing | handlers
+        and {_seen(plan, after, step.id, other) for other in step.after} <= {"completed"}
+    ]
+
+
 def _seen(plan: Plan, run: RunDocument, step_id: str, other: str) -> str:
     """Return where a step stands for one that waits for it: a planner where its plan does."""
     status, planned = status_of(run, other), plan.plans.get(other)

@@ -17,7 +17,7 @@ from tests.core import admitting, budgets, engines, mapping, planning
 from tests.core.promises import check_children, check_messages, check_waiters
 from tests.core.spans import TRACE, check_spans
 from tests.core.strategies import EPOCH_MS, RUN
-from tests.core.turns import check_turn
+from tests.core.turns import check_all_begun, check_pause, check_turn
 
 from treadle.engine.core import Moment, Placed, Plan, effects, forget_applied
 from treadle.engine.core.bounds import spent_by, task_of
@@ -209,6 +209,7 @@ class World:
         if self.revision != revision:
             return False
         assert self.document is None or not self.document.is_terminal
+        check_pause(self.plan_of(new), self.document, new)
         self.document, self.revision = new, revision + 1
         return True
 
@@ -405,6 +406,7 @@ class World:
             return
         if self.document.status not in NOT_BEGUN:
             assert (self.document.status == "paused") == self.document.is_paused
+            check_all_begun(self.plan_of(self.document), self.document)
         for step_id, placed in self.registers.items():
             entry = self.document.steps[step_of(step_id)]
             if step_id not in self.document.steps:

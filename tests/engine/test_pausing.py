@@ -9,7 +9,14 @@ from tests.engine.stand import Stand, loop
 
 from treadle.sdk import Workflow
 from treadle.sdk.errors import RunConflict
-from treadle.sdk.messages import Parked, SignalReceived, Task, TaskLost
+from treadle.sdk.messages import (
+    Parked,
+    PauseRequested,
+    ResumeRequested,
+    SignalReceived,
+    Task,
+    TaskLost,
+)
 from treadle.worker import TaskContext, Worker
 
 
@@ -20,6 +27,15 @@ async def held(stand: Stand, iteration: int, since: int = 0) -> int:
     assert placed.register.paused
     assert placed.register.task.iteration == iteration
     return placed.token
+
+
+async def ended(stand: Stand, run: str, step: str) -> None:
+    """Wait until a step of a run has completed."""
+
+    async def status() -> str:
+        return (await stand.client.get(run)).step(step).status
+
+    await stand.until(f"{step} is over", status, lambda found: found == "completed")
 
 
 async def marks(stand: Stand) -> list[str]:
@@ -100,14 +116,50 @@ def test_a_paused_run_hears_signals_and_starts_nothing(play: Play) -> None:
         await run.pause()
         await stand.status("run", "paused")
         await stand.publish(SignalReceived(name="paid", id="s1"))
-        placed = await stand.holds(Parked, step="pack", type="pack")
-        assert isinstance(placed.register, Parked)
-        assert placed.register.paused
+        await ended(stand, "run", "paid")
+        assert (await run.get()).step("pack").status == "waiting"
         assert done == []
-        assert (await run.get()).step("paid").status == "completed"
         await run.resume()
         assert await run.result(timeout_s=10) == "packed"
         assert done == ["pack"]
+
+    play(story)
+
+
+def test_what_a_sleep_was_before_begins_with_the_resume_and_nobody_is_asked_earlier(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        release = Workflow("release")
+        nap = release.sleep("nap", 0.3)
+        gate = release.approval("gate", timeout=600, after=nap)
+        told = release.respond("told", after=gate)
+        release.wait_for_event("shipped", "shipped", after=told)
+        chain = Workflow("chain")
+        chain.respond("told", after=chain.sleep("more", 0.1, after=chain.sleep("nap", 0.3)))
+        for _ in range(2):
+            await stand.engine()
+        runs = [await stand.client.start(each, id=each.name) for each in (release, chain)]
+        for run in runs:
+            await run.pause()
+        for run in runs:
+            await stand.status(run.id, "paused")
+        for run in runs:
+            await ended(stand, run.id, "nap")
+        assert await stand.client.approvals() == ()
+        for run in runs:
+            view = await run.get()
+            assert view.status == "paused"
+            assert {step.status for step in view.steps if step.id != "nap"} == {"waiting"}
+            assert (await run.explain()).main.command == f"treadle run resume {run.id}"
+        for run in runs:
+            for event in (ResumeRequested(), PauseRequested(), ResumeRequested()):
+                await stand.publish(event, run.id)
+        await stand.ended("chain")
+        await stand.until("it is asked", stand.client.approvals, bool)
+        await stand.client.approve("release", "gate", "gate")
+        await stand.client.publish_event("shipped", {})
+        assert (await stand.ended("release")).status == "completed"
 
     play(story)
 

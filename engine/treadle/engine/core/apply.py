@@ -22,7 +22,7 @@ from typing import assert_never
 
 import msgspec
 
-from treadle.engine.core import budget, children, pausing, scheduling, singletons, waits
+from treadle.engine.core import budget, children, pausing, progress, scheduling, singletons, waits
 from treadle.engine.core.facts import (
     ChildStarted,
     RunPlaced,
@@ -379,14 +379,17 @@ def _signal(plan: Plan, run: RunDocument, event: SignalReceived, moment: Moment)
 
 
 def _resume(plan: Plan, run: RunDocument, event: ResumeRequested, moment: Moment) -> RunDocument:
-    """Raise its budget and end its pause; parked steps are moved on by their registers."""
+    """Raise its budget, end its pause and start what that held back.
+
+    Steps that are parked, or held in their registers, are moved on by these.
+    """
     run = budget.raised(run, event, moment)
     if event.step:
         return run
     resumed = pausing.resumed(run, moment)
-    if resumed is run or run.status != pausing.PAUSED:
+    if resumed is run or resumed.is_paused or run.status != pausing.PAUSED:
         return resumed
-    return settled(plan, resumed, moment)
+    return progress.resume(plan, resumed, moment)
 
 
 def _beginning(run: RunDocument) -> str:

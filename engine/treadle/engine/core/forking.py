@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.engine.core.plan import Plan
+from treadle.engine.core.turns import not_begun
 from treadle.sdk.definition import ChoiceStep, Step
 from treadle.sdk.messages import Fork, OutcomeKept, StepGiven, Task
 from treadle.sdk.run import RunDocument, StepEntry
@@ -49,10 +50,7 @@ def taken_over(plan: Plan, run: RunDocument, fork: Fork, kept: Mapping[str, Take
 
 def first_steps(plan: Plan, run: RunDocument) -> tuple[Step, ...]:
     """Return the steps that may begin first: of a run that was forked, whatever it has not."""
-    if run.fork is None:
-        return plan.roots
-    order = sorted(plan.steps, key=lambda step_id: plan.order[step_id])
-    return tuple(plan.steps[step_id] for step_id in order if step_id not in run.steps)
+    return plan.roots if run.fork is None else not_begun(plan, run)
 
 
 def given_task(given: StepGiven, *, has_saved: bool) -> Callable[[Task], Task]:

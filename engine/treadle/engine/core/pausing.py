@@ -3,9 +3,10 @@
     Task | Delayed | Sleeping | Parked(waits) ──what would dispatch it──> Parked(paused) ──> Task
     running | parked ──PauseRequested──> paused ──ResumeRequested──> running | parked
 
-Only what would be given out is held: an execution under way settles as ever, timers and signals
-are counted, a cancel and the run's deadline end the run. Of a pause and a resume the one that was
-stored later counts, in whatever order engines hear of them.
+Only what would be given out is held here; that no step begins is in ``progress``. An execution
+under way settles as ever, timers and signals are counted, a cancel and the run's deadline end the
+run. Of a pause and a resume the one that was stored later counts, in whatever order engines hear of
+them.
 
 Whoever holds a register looks at the document after the write; whoever resumes a run stores the
 document before it looks at the registers. One of the two sees the other's, and releases.

@@ -10,6 +10,9 @@
 
 A step that is over at once may start others: a loop and not a recursion, because a thousand such
 steps may stand in a row.
+
+Of a paused run no step begins, and what is under way settles as ever: what can only be skipped is
+skipped, and a run that nothing is held of may end. Whatever was held begins with the resume.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan, is_decided
 from treadle.engine.core.signals import consume
-from treadle.engine.core.turns import is_handled, turn_of, unmet
+from treadle.engine.core.turns import is_handled, is_held, not_begun, turn_of, unmet
 from treadle.sdk.definition import (
     ChoiceStep,
     MapStep,
@@ -42,11 +45,24 @@ UNKNOWN = Failure("unknown", "the step's document names no cause", retryable=Fal
 
 
 def go_on(plan: Plan, run: RunDocument, candidates: Iterable[Step], moment: Moment) -> RunDocument:
-    """Start or skip those of the candidates whose turn it is; end the run after the last step."""
+    """Start or skip those of the candidates whose turn it is; end the run after the last step.
+
+    A paused run starts none: those whose turn it is are found again by ``resume``.
+    """
     waiting = list(candidates)
     while waiting and not (run.is_terminal or run.undoing):
         run, waiting = _wave(plan, run, waiting, moment)
     return run if run.is_terminal else settled(plan, run, moment)
+
+
+def resume(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Start every step whose turn came while the run was paused, which it is no more."""
+    if not run.undoing:
+        return go_on(plan, run, not_begun(plan, run), moment)
+    if _is_under_way(run):
+        return settled(plan, run, moment)
+    undone = undo(plan, run, moment)
+    return undone if undone.is_terminal else settled(plan, undone, moment)
 
 
 def over(plan: Plan, run: RunDocument, step: Step, entry: StepEntry, moment: Moment) -> RunDocument:
@@ -80,8 +96,13 @@ def stop(
 
 
 def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
-    """Start the next compensation of a run that is undoing; end the run after the last."""
+    """Start the next compensation of a run that is undoing; end the run after the last.
+
+    A paused run starts none, and ends if it has none left.
+    """
     while step := undoing.next_to_undo(plan, run):
+        if run.is_paused:
+            return run
         entry = _begins(step, moment)
         started = with_step(run, step.id, entry)
         run = _at_once(started, step, moment)
@@ -139,6 +160,9 @@ def settled(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
         failure = run.steps[parked].failure
         shown = pausing.shown(run, "parked")
         return msgspec.structs.replace(run, status=shown, failure=failure, failed_step=parked)
+    if is_held(plan, run):
+        shown = pausing.shown(run, "running")
+        return msgspec.structs.replace(run, status=shown, failure=None, failed_step="")
     return run if plan.definition.output_schema is not None else _completed(plan, run, moment)
 
 
@@ -146,9 +170,7 @@ def to_conclude(plan: Plan, run: RunDocument) -> bool:
     """True if the result of a run has to be looked at before the document is stored."""
     if plan.definition.output_schema is None or run.is_terminal or run.undoing:
         return False
-    return run.status not in NOT_BEGUN and not any(
-        e.status in UNDER_WAY for e in run.steps.values()
-    )
+    return run.status not in NOT_BEGUN and not _is_under_way(run) and not is_held(plan, run)
 
 
 def concluded(plan: Plan, run: RunDocument, failure: Failure | None, moment: Moment) -> RunDocument:
@@ -178,6 +200,8 @@ def _wave(
         if step.id in run.steps or step.id in entries:
             continue
         match turn_of(plan, run, step):
+            case "start" if run.is_paused:
+                pass
             case "start":
                 entries[step.id] = _begins(step, moment)
             case "skip":
@@ -197,6 +221,10 @@ def _wave(
         for follower in plan.followers[step_id]
     ]
     return run, following
+
+
+def _is_under_way(run: RunDocument) -> bool:
+    return any(entry.status in UNDER_WAY for entry in run.steps.values())
 
 
 def _begins(step: Step, moment: Moment) -> StepEntry:

@@ -34,6 +34,19 @@ def turn_of(plan: Plan, run: RunDocument, step: Step) -> Turn:
     return _of_all(_statuses(plan, run, step, step.after))
 
 
+def not_begun(plan: Plan, run: RunDocument) -> tuple[Step, ...]:
+    """Return the steps without an entry, none before what it waits for."""
+    order = sorted(plan.steps, key=lambda step_id: plan.order[step_id])
+    return tuple(plan.steps[step_id] for step_id in order if step_id not in run.steps)
+
+
+def is_held(plan: Plan, run: RunDocument) -> bool:
+    """True if it is a step's turn, which would begin if the run were not paused."""
+    return run.is_paused and any(
+        turn_of(plan, run, step) == "start" for step in not_begun(plan, run)
+    )
+
+
 def is_handled(plan: Plan, step: Step) -> bool:
     """True when a run goes on after a step has failed for good."""
     if step.on_failure:
