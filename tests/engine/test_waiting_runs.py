@@ -1,11 +1,12 @@
 """A run that waits, for whatever, can be cancelled and times out without any traffic.
 
-Every kind of step that begins a run knows the run's input.
+Every kind of step that begins a run knows the run's input; a worker that has room gets work.
 
 Method: one workflow for each kind of wait, on a real engine, with nothing else going on."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -169,5 +170,33 @@ def test_a_worker_that_comes_after_fifty_cancels_runs_none_of_them(play: Play) -
             return int(info["num_pending"]) + int(info["num_ack_pending"])
 
         await stand.until("nothing is queued", left, lambda n: n == 0)
+
+    play(story)
+
+
+def test_two_workers_of_one_type_both_get_work(play: Play) -> None:
+    at_work, both = set[str](), asyncio.Event()
+
+    def serving(name: str) -> Worker:
+        worker = Worker(name, concurrency=1)
+
+        @worker.handler("charge")
+        async def charge(ctx: TaskContext[Any]) -> str:
+            at_work.add(name)
+            if len(at_work) == 2:
+                both.set()
+            await both.wait()  # Neither ends before the other one has work.
+            return name
+
+        return worker
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        for name in ("one", "two"):
+            stand.worker(serving(name))
+        workflow = Workflow("orders")
+        workflow.task("charge")
+        runs = [await stand.client.start(workflow, id=f"r{n}") for n in range(2)]
+        assert {await run.result(timeout_s=20) for run in runs} == {"one", "two"}
 
     play(story)
