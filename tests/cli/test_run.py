@@ -96,7 +96,7 @@ def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Pr
 def test_a_run_begins_when_it_was_asked_to(treadle: Run, prepare: Prepare) -> None:
     prepare(nothing)
     start = ("run", "start", "flow", "--id")
-    treadle(*start, "r1", "--at", "2099-01-31T09:00:00+01:00", "--version-policy", "latest")
+    treadle(*start, "r1", "--at", "2035-01-31T09:00:00+01:00", "--version-policy", "latest")
     treadle(*start, "r2", "--in", "15m")
     conflict = treadle(*start, "r2", "--in", "20m", code=exits.CONFLICT)
     assert "to begin 900 s after its request, not 1200 s" in conflict.err
@@ -112,10 +112,10 @@ def test_a_run_begins_when_it_was_asked_to(treadle: Run, prepare: Prepare) -> No
 
     prepare(taken)
     shown = treadle("run", "show", "r1").out
-    assert "r1  flow  scheduled" in shown and "begins 2099-01-31" in shown
+    assert "r1  flow  scheduled" in shown and "begins 2035-01-31" in shown
     listed = treadle("run", "list", "--status", "scheduled").out
-    assert "begins 2099-01-31" in listed and "r2" not in listed
-    assert "it begins at 2099-01-31" in treadle("explain", "r1", code=exits.STUCK).out
+    assert "begins 2035-01-31" in listed and "r2" not in listed
+    assert "it begins at 2035-01-31" in treadle("explain", "r1", code=exits.STUCK).out
 
 
 def test_a_completed_run_prints_its_result(treadle: Run, prepare: Prepare) -> None:
