@@ -108,7 +108,7 @@ def test_a_run_begins_when_it_was_asked_to(treadle: Run, prepare: Prepare) -> No
             [event.value async for event in stage.client.history(name)] for name in ("r1", "r2")
         ]
         assert (len(first), len(second)) == (1, 1)
-        await stage.document("r1", status="scheduled", requested=1, starts_ms=4_073_534_400_000)
+        await stage.document("r1", status="scheduled", requested=1, starts_ms=2_053_843_200_000)
 
     prepare(taken)
     shown = treadle("run", "show", "r1").out
