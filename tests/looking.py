@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 _SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 # No deadlines: a busy machine is no bug of the core.
-settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("dev", max_examples=30, deadline=None, suppress_health_check=_SLOW)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.register_profile("thorough", settings.get_profile("dev"), max_examples=3_000)
 # A mutant is killed by any failing example; nobody reads a small one.
