@@ -242,7 +242,7 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
 async def require(store: Store, run: str) -> RunDocument | None:
     """Return the run's document, None if it is only requested; raise ``UnknownRun``."""
     check_id("run id", run)
-    for pause_s in (*RAISED_LOOKS_S, None):
+    for pause_s in (*UNKNOWN_LOOKS_S, None):
         # The engine writes a document only for a request that is stored, so an empty subject
         # and no document are no run.
         document = await store.document(run)
@@ -385,7 +385,7 @@ async def _over_budget(
     spent = spending.plus(task.spent, task.spent_now)
     for known in task.budgets:
         is_own = known.run == document.run
-        for pause_s in (None,) if is_own else (*UNKNOWN_LOOKS_S, None):
+        for pause_s in (None,) if is_own else (*RAISED_LOOKS_S, None):
             holder = document if is_own else await store.document(known.run)
             limits = holder.limits if holder else spending.UNLIMITED
             if is_own:
