@@ -192,7 +192,6 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             return _step_ended(plan, run, ended, moment) if ended else run
         case EventMatched():
             if cause := waits.cancelling(plan, run, event):
-                run = pausing.lifted(run, moment)
                 return stop(plan, run, "cancelled", moment, failure=cause)
             ended = waits.matched(plan, run, event, moment)
             return _step_ended(plan, run, ended, moment) if ended else run
@@ -200,7 +199,6 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             if run.undoing_since == moment.id:
                 return run
             failure = Failure("cancelled", event.reason, retryable=False)
-            run = pausing.lifted(run, moment)
             return stop(plan, run, "cancelled", moment, failure=failure)
         case RunSuperseded():
             return singletons.superseded(plan, run, event, moment)
@@ -212,7 +210,6 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             if run.parent is None or run.parent.detached or run.undoing:
                 return run
             failure = Failure("cancelled", event.reason, retryable=False)
-            run = pausing.lifted(run, moment)
             return stop(plan, run, "cancelled", moment, failure=failure)
         case ChildStarted():
             return children.started(plan, run, event, moment)

@@ -49,7 +49,7 @@ def resumed(run: RunDocument, moment: Moment) -> RunDocument:
 
 
 def lifted(run: RunDocument, moment: Moment) -> RunDocument:
-    """Return the run without its pause, if it has one: a cancel has to undo what is to be."""
+    """Return the run without its pause, if it has one."""
     return resumed(run, moment) if run.is_paused else run
 
 

@@ -90,7 +90,12 @@ def stop(
     failure: Failure,
     step: str = "",
 ) -> RunDocument:
-    """Let the run end like this, after what has to be undone; a run that is undoing ends now."""
+    """Let the run end like this, after what has to be undone; a run that is undoing ends now.
+
+    A cancel ends the run's pause: it has to undo what is to be.
+    """
+    if status == "cancelled":
+        run = pausing.lifted(run, moment)
     stopped = undoing.begins(plan, run, status, moment, failure=failure, step=step)
     return stopped if stopped.is_terminal else undo(plan, stopped, moment)
 

@@ -9,7 +9,6 @@ Both are decided on documents, by the order of the lane, and both may be asked t
 
 from __future__ import annotations
 
-from treadle.engine.core import pausing
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.engine.core.progress import stop
@@ -31,5 +30,4 @@ def superseded(plan: Plan, run: RunDocument, event: RunSuperseded, moment: Momen
         return run
     text = f"run {event.by!r} was started in {run.lane!r} after it, and takes its place"
     failure = Failure(SINGLETON, text, retryable=False)
-    run = pausing.lifted(run, moment)
     return stop(plan, run, "cancelled", moment, failure=failure)
