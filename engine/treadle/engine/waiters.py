@@ -227,16 +227,11 @@ def _waiter(
         event=step.event,
         match=step.match,
         request=run.requested,
-        since_ms=(run.fork and run.fork.since_ms) or run.requested_ms,
-        used=(*used_before(plan, run, step), *_cancelled_by(run, step)),
+        since_ms=run.events_since_ms,
+        used=used_before(plan, run, step),
         given=given[0],
         is_referred=given[1],
     )
-
-
-def _cancelled_by(run: RunDocument, step: EventStep) -> tuple[int, ...]:
-    """Return the events that have cancelled the run it was forked from, which they do only once."""
-    return run.fork.cancelled_by if run.fork is not None and is_cancel_id(step.id) else ()
 
 
 def _given(

@@ -196,6 +196,17 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Nonce of the write: recognises a compare-and-set whose acknowledgement was lost."""
 
     @property
+    def events_since_ms(self) -> int:
+        """From when on published events count for the run: of one that was forked, since the
+        first of them was requested."""
+        return (self.fork and self.fork.since_ms) or self.requested_ms
+
+    @property
+    def cancelled_before_by(self) -> tuple[int, ...]:
+        """Published events that have cancelled a run it was forked from, which they do once."""
+        return self.fork.cancelled_by if self.fork else ()
+
+    @property
     def place(self) -> int:
         """Sequence of the event that is the run's place in its lane; 0 while it has none."""
         return self.placed if self.starts_ms else self.requested

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from treadle.engine.core.moment import Moment
+from treadle.engine.core.signals import is_applied
 from treadle.sdk import spending
 from treadle.sdk.messages import LiveRegister, ResumeRequested, Task
 from treadle.sdk.run import RunDocument
@@ -48,7 +49,7 @@ def informed(register: LiveRegister, budgets: tuple[SharedBudget, ...]) -> LiveR
 
 def raised(run: RunDocument, event: ResumeRequested, moment: Moment) -> RunDocument:
     """Return the run with the budget that a resume raises, once; the same object otherwise."""
-    if moment.sequence < run.applied_below or moment.id in run.applied:
+    if is_applied(run, moment):
         return run
     limits = spending.raised(run.limits, event.max_spending, event.add_spending)
     if limits is run.limits:

@@ -193,7 +193,7 @@ def _of_cancels(plan: Plan | None, run: RunDocument) -> list[Command]:
     """Return what is due of the events that cancel the run; without a definition there are none."""
     if plan is None or not plan.cancels:
         return []
-    if waits.is_waiting(run, next(iter(plan.cancels))):
+    if waits.is_cancellable(run):
         return [AwaitEvent(wait) for wait in plan.cancels]
     return [ForgetWaiter(wait) for wait in plan.cancels]
 

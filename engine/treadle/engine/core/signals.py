@@ -20,9 +20,14 @@ SIGNALS_WAITING_MAX = 1024
 sender in a loop cannot grow the document past the largest message."""
 
 
+def is_applied(run: RunDocument, moment: Moment) -> bool:
+    """True if the run has counted this event, of those that must count once."""
+    return moment.sequence < run.applied_below or moment.id in run.applied
+
+
 def receive(run: RunDocument, event: SignalReceived, moment: Moment) -> RunDocument:
     """Count a signal and keep it; the same object if this event or this id was counted."""
-    if moment.sequence < run.applied_below or moment.id in run.applied:
+    if is_applied(run, moment):
         return run
     if event.fork and (run.fork is None or run.fork.nonce != event.fork):
         return run  # Left by a fork whose client died, or that came second under this id.

@@ -64,10 +64,15 @@ def matched(plan: Plan, run: RunDocument, event: EventMatched, moment: Moment) -
     return StepEnded(step.id, "completed", 0, event=moment.id, position=event.published)
 
 
+def is_cancellable(run: RunDocument) -> bool:
+    """True while an event may cancel the run: it neither undoes nor has ended."""
+    return not run.is_terminal and not run.undoing
+
+
 def is_waiting(run: RunDocument, wait: str) -> bool:
     """True while an event may end what waits: an active step, or the run for what cancels it."""
     if is_cancel_id(wait):
-        return not run.is_terminal and not run.undoing
+        return is_cancellable(run)
     entry = run.steps.get(wait)
     return entry is not None and entry.status == "active"
 
@@ -81,8 +86,11 @@ def cancelling(plan: Plan, run: RunDocument, event: EventMatched) -> Failure | N
 
 
 def used_before(plan: Plan, run: RunDocument, step: EventStep) -> tuple[int, ...]:
-    """Return the published events that steps before this one have waited for and got."""
-    entries = (run.steps.get(name) for name in plan.waited_before.get(step.id, ()))
+    """Return the published events that steps before this one have waited for and got; of a wait
+    to be cancelled, those that did so to a run before this one."""
+    if is_cancel_id(step.id):
+        return run.cancelled_before_by
+    entries = (run.steps.get(name) for name in plan.waited_before[step.id])
     return tuple(entry.position for entry in entries if entry and entry.position)
 
 

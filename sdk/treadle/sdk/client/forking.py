@@ -98,7 +98,7 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
         is_retry=wanted.is_retry,
         has_input=wanted.has_input,
         nonce=new_nonce(),
-        since_ms=_events_since_ms(source.document),
+        since_ms=source.document.events_since_ms,
         cancelled_by=await _cancelled_by(store, source.document),
     )
     raw = _input(source, wanted) if is_whole and wanted.has_input else source.request.input
@@ -322,14 +322,9 @@ async def _outcomes(
     return list(await asyncio.gather(*(outcome(*item) for item in entries.items())))
 
 
-def _events_since_ms(run: RunDocument) -> int:
-    """Return from when on events count for a run: for one that was forked, as for the first one."""
-    return (run.fork and run.fork.since_ms) or run.requested_ms
-
-
 async def _cancelled_by(store: Store, run: RunDocument) -> tuple[int, ...]:
     """Return the published events that a cancelled run was told of as such that cancel it."""
-    before = run.fork.cancelled_by if run.fork else ()
+    before = run.cancelled_before_by
     if run.status != "cancelled":
         return before
     told = [decode_event(stored.data) async for stored in store.events(run.run)]
