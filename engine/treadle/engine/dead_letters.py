@@ -45,14 +45,7 @@ class DeadLetters:
             event=f"e{run.requested}",
             at_ms=run.ended_ms,
         )
-        await self._js.compare_and_set(
-            self._subjects.dead_stream,
-            self._subjects.dead(run.workflow, run.run, "run"),
-            msgspec.json.encode(letter),
-            expected=0,
-            # Any letter there is of this run, written by an engine that died or was faster.
-            is_mine=lambda _: True,
-        )
+        await self._store(self._subjects.dead(run.workflow, run.run, "run"), letter)
         failpoints.reach("engine.letter-stored")
 
     async def pending(self, reason: str, pending: Pending, failure: Failure) -> None:
@@ -72,48 +65,45 @@ class DeadLetters:
         """Set aside an event that cannot be processed, once: byte for byte, or what fits of it."""
         subjects = self._subjects
         is_fired = moment.id[:1] == "t"
-        cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
         letter = DeadLetter(
             reason=reason,
             run=moment.run or UNNAMED,
-            failure=cut,
+            failure=_cut(failure),
             subject=subject,
             event=moment.id,
             at_ms=moment.ms,
             stream=subjects.timers_stream if is_fired else subjects.events_stream,
             sequence=int(moment.id[1:]),
         )
-        await self._js.compare_and_set(
-            subjects.dead_stream,
-            subjects.dead("", letter.run, moment.id),
-            msgspec.json.encode(self._with_body(letter, data, headers)),
-            expected=0,
-            # Its event came again, because the engine that wrote it has died before the ack.
-            is_mine=lambda _: True,
-        )
+        letter = self._with_body(letter, data, headers)
+        await self._store(subjects.dead("", letter.run, moment.id), letter)
         failpoints.reach("engine.event-set-aside")
 
     async def message(
         self, workflow: str, run: str, stream: str, message: Delivery, failure: Failure
     ) -> None:
         """Set aside a message of a subject that cannot be a run's input, once."""
-        cut = msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
         letter = DeadLetter(
             reason="unusable_message",
             run=run,
             workflow=workflow,
-            failure=cut,
+            failure=_cut(failure),
             subject=message.subject,
             at_ms=message.time_ms,
             stream=stream,
             sequence=message.sequence,
         )
         letter = self._with_body(letter, message.data, message.raw_headers)
+        await self._store(self._subjects.dead(workflow, run, "message"), letter)
+
+    async def _store(self, subject: str, letter: DeadLetter) -> None:
+        """Store a letter where there is to be one."""
         await self._js.compare_and_set(
             self._subjects.dead_stream,
-            self._subjects.dead(workflow, run, "message"),
+            subject,
             msgspec.json.encode(letter),
             expected=0,
+            # Any that is there is of the same, written by an engine that died or was faster.
             is_mine=lambda _: True,
         )
 
@@ -132,3 +122,7 @@ class DeadLetters:
                 body_base64=base64.b64encode(data).decode(),
             )
         return msgspec.structs.replace(marked, body_base64=base64.b64encode(data[:kept]).decode())
+
+
+def _cut(failure: Failure) -> Failure:
+    return msgspec.structs.replace(failure, message=failure.message[:FAILURE_CHARS_MAX])
