@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from treadle.sdk import conditions, matching, wording
+from treadle.sdk import expressions, matching, wording
 from treadle.sdk.definition import EventStep, WorkflowDefinition
 from treadle.sdk.errors import Problem
-from treadle.sdk.limits import CANCEL_ON_MAX, CONDITION_CHARS_MAX
+from treadle.sdk.limits import CANCEL_ON_MAX
 
 _SIGN = "~"
 OF_CANCELS = ("event", "input")
@@ -43,12 +43,8 @@ def problems_of(definition: WorkflowDefinition) -> Iterator[Problem]:
         path = wording.field("cancel_on", event)
         if not matching.is_event_name(event):
             yield Problem(path, matching.name_problem(event))
-        elif len(match) > CONDITION_CHARS_MAX:
-            yield Problem(
-                path,
-                f"the condition has {len(match)} characters, and {CONDITION_CHARS_MAX} are "
-                "allowed. Match by less.",
+        else:
+            what = "the condition"
+            yield from expressions.problems_of(
+                path, match, "Match by less.", names=OF_CANCELS, what=what
             )
-        elif match:
-            for problem in conditions.problems_of(match, (), OF_CANCELS):
-                yield Problem(path, problem)

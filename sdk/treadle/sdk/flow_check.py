@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from treadle.sdk import conditions, wording
+from treadle.sdk import expressions, wording
 from treadle.sdk.definition import TypedStep
 from treadle.sdk.errors import InvalidId, Problem
 from treadle.sdk.flow import Concurrency, RateLimit
 from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import (
     CONCURRENCY_MAX,
-    CONDITION_CHARS_MAX,
     FLOW_LIMITS_MAX,
     WEIGHTS_MAX,
     WORD_CHARS_MAX,
@@ -71,15 +70,8 @@ def _name(limit: Concurrency | RateLimit, path: str) -> Iterator[Problem]:
 
 
 def _expression(step: TypedStep, text: str, path: str) -> Iterator[Problem]:
-    if len(text) > CONDITION_CHARS_MAX:
-        yield Problem(
-            path,
-            f"the expression has {len(text)} characters, and {CONDITION_CHARS_MAX} are allowed. "
-            "Let a step before it put the value together.",
-        )
-    elif text:
-        for problem in conditions.problems_of(text, step.after):
-            yield Problem(path, problem)
+    advice, what = "Let a step before it put the value together.", "the expression"
+    yield from expressions.problems_of(path, text, advice, after=step.after, what=what)
 
 
 def _weights(step: TypedStep, path: str) -> Iterator[Problem]:

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from treadle.sdk import conditions
+from treadle.sdk import conditions, expressions
 from treadle.sdk.beginning import AT_ONCE, When
 from treadle.sdk.collecting import Batch
 from treadle.sdk.definition import Singleton, VersionPolicy, WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, Problem, UserError
 from treadle.sdk.lanes import LANE_CHARS_MAX, check_lane
-from treadle.sdk.limits import CONDITION_CHARS_MAX, PLACES_MAX
+from treadle.sdk.limits import PLACES_MAX
 from treadle.sdk.wording import one_of
 
 POLICIES: tuple[Singleton, ...] = get_args(Singleton)
@@ -152,12 +152,5 @@ def _key(key: str, name: str, *, is_there: bool) -> Iterator[Problem]:
     if not is_there:
         text = f"there is a key, and no {name} that it is of. Set {name}, or remove it."
         yield Problem(path, text)
-    elif len(key) > CONDITION_CHARS_MAX:
-        yield Problem(
-            path,
-            f"it has {len(key)} characters, and {CONDITION_CHARS_MAX} are allowed. Put what it "
-            "works out into the input.",
-        )
     else:
-        for text in conditions.problems_of(key, ()):
-            yield Problem(path, text)
+        yield from expressions.problems_of(path, key, expressions.OF_A_KEY)

@@ -17,6 +17,7 @@ from treadle.sdk import (
     choices,
     collect_check,
     conditions,
+    expressions,
     matching,
     responses,
     singletons,
@@ -45,7 +46,6 @@ from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import (
     APPROVERS_MAX,
-    CONDITION_CHARS_MAX,
     DEFINITION_BYTES_MAX,
     NON_RETRYABLE_MAX,
     PROMPT_CHARS_MAX,
@@ -211,15 +211,9 @@ def _turn(step: Step, path: str) -> Iterator[Problem]:
 def _condition(
     path: str, text: str, after: tuple[str, ...], names: tuple[str, ...] = conditions.OF_STEPS
 ) -> Iterator[Problem]:
-    if len(text) > CONDITION_CHARS_MAX:
-        yield Problem(
-            path,
-            f"the condition has {len(text)} characters, and {CONDITION_CHARS_MAX} are "
-            "allowed. Let a step decide it.",
-        )
-        return
-    for problem in conditions.problems_of(text, after, names):
-        yield Problem(path, problem)
+    advice = "Let a step decide it."
+    what = "the condition"
+    yield from expressions.problems_of(path, text, advice, after=after, names=names, what=what)
 
 
 def _map(step: MapStep, path: str) -> Iterator[Problem]:
