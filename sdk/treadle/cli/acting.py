@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,6 @@ from treadle.cli.choosing import (
     read_wanted,
 )
 from treadle.cli.options import Json, Namespace, RunId, Url
-
-if TYPE_CHECKING:
-    from treadle.sdk.client import Client
-    from treadle.sdk.client.bulk import BulkReport, Over
 
 OneRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Id of the run, or --all.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")]
@@ -65,17 +61,12 @@ def cancel(
     from treadle.cli import bulk, runs
 
     wanted = read_wanted(workflow, status, where, since, until, lane, parent)
-    one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
-    if one is not None:
-        return runs.run(
-            url, namespace, lambda client: runs.cancel(client, one, reason, as_json=json)
-        )
-
-    async def act(client: Client, over: Over) -> BulkReport:
-        return await client.bulk.cancel(reason=reason, **over)
-
     many = bulk.Many("cancel", wanted, dry_run=dry_run, yes=yes, at_once=at_once)
-    return bulk.run(url, namespace, many, act, as_json=json)
+    acts = bulk.Acts(
+        lambda client, one: runs.cancel(client, one, reason, as_json=json),
+        lambda client, over: client.bulk.cancel(reason=reason, **over),
+    )
+    return bulk.one_or_all(run, many, acts, all_=all_, url=url, namespace=namespace, as_json=json)
 
 
 def pause(
@@ -100,17 +91,12 @@ def pause(
     from treadle.cli import bulk, runs
 
     wanted = read_wanted(workflow, status, where, since, until, lane, parent)
-    one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
-    if one is not None:
-        return runs.run(
-            url, namespace, lambda client: runs.pause(client, one, reason, as_json=json)
-        )
-
-    async def act(client: Client, over: Over) -> BulkReport:
-        return await client.bulk.pause(reason=reason, **over)
-
     many = bulk.Many("pause", wanted, dry_run=dry_run, yes=yes, at_once=at_once)
-    return bulk.run(url, namespace, many, act, as_json=json)
+    acts = bulk.Acts(
+        lambda client, one: runs.pause(client, one, reason, as_json=json),
+        lambda client, over: client.bulk.pause(reason=reason, **over),
+    )
+    return bulk.one_or_all(run, many, acts, all_=all_, url=url, namespace=namespace, as_json=json)
 
 
 def resume(
@@ -160,18 +146,14 @@ def resume(
     duration = options.read_duration("--max-duration", max_duration)
     raised = runs.raised(iterations, duration, runs.Added(add_tool_calls, add_tokens, add_cost))
     wanted = read_wanted(workflow, status, where, since, until, lane, parent)
-    one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
-    if one is not None:
-        return runs.run(
-            url, namespace, lambda client: runs.resume(client, one, step, raised, as_json=json)
-        )
-    bulk.not_of_all("--step", step)
-
-    async def act(client: Client, over: Over) -> BulkReport:
-        return await client.bulk.resume(raised=raised, **over)
-
     many = bulk.Many("resume", wanted, dry_run=dry_run, yes=yes, at_once=at_once)
-    return bulk.run(url, namespace, many, act, as_json=json)
+    acts = bulk.Acts(
+        lambda client, one: runs.resume(client, one, step, raised, as_json=json),
+        lambda client, over: client.bulk.resume(raised=raised, **over),
+        "--step",
+        step,
+    )
+    return bulk.one_or_all(run, many, acts, all_=all_, url=url, namespace=namespace, as_json=json)
 
 
 def retry(
@@ -197,18 +179,14 @@ def retry(
     from treadle.cli import bulk, runs
 
     wanted = read_wanted(workflow, status, where, since, until, lane, parent)
-    one = bulk.one_run(run, wanted, all_=all_, has_more=dry_run or yes)
-    if one is not None:
-        return runs.run(
-            url, namespace, lambda client: runs.retry(client, one, id, latest=latest, as_json=json)
-        )
-    bulk.not_of_all("--id", id)
-
-    async def act(client: Client, over: Over) -> BulkReport:
-        return await client.bulk.retry(version="latest" if latest else "same", **over)
-
     many = bulk.Many("retry", wanted, dry_run=dry_run, yes=yes, at_once=at_once)
-    return bulk.run(url, namespace, many, act, as_json=json)
+    acts = bulk.Acts(
+        lambda client, one: runs.retry(client, one, id, latest=latest, as_json=json),
+        lambda client, over: client.bulk.retry(version="latest" if latest else "same", **over),
+        "--id",
+        id,
+    )
+    return bulk.one_or_all(run, many, acts, all_=all_, url=url, namespace=namespace, as_json=json)
 
 
 def fork(

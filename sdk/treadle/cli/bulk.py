@@ -46,13 +46,38 @@ def one_run(run: str | None, wanted: RunsWanted, *, all_: bool, has_more: bool) 
     return run
 
 
-def not_of_all(option: str, value: str | None) -> None:
-    """Refuse an option that is of one run."""
-    if value is not None:
-        raise UserError(f"{option} {value!r} is of one run. Leave it out, or name a run.")
+@dataclass(frozen=True)
+class Acts:
+    """What a command does to one run, and to all that match."""
+
+    one: Callable[[Client, str], Awaitable[int]]
+    every: Callable[[Client, Over], Awaitable[BulkReport]]
+    option: str = ""
+    """An option that is of one run alone, with its value."""
+    value: str | None = None
 
 
-def run(
+def one_or_all(
+    run: str | None,
+    many: Many,
+    acts: Acts,
+    *,
+    all_: bool,
+    url: str | None,
+    namespace: str | None,
+    as_json: bool,
+) -> int:
+    """Act on the run that is named, or on all that match; return the exit code."""
+    has_more = many.dry_run or many.yes
+    one = one_run(run, many.wanted, all_=all_, has_more=has_more)
+    if one is not None:
+        return runs.run(url, namespace, lambda client: acts.one(client, one))
+    if acts.value is not None:
+        raise UserError(f"{acts.option} {acts.value!r} is of one run. Leave it out, or name a run.")
+    return _every(url, namespace, many, acts.every, as_json=as_json)
+
+
+def _every(
     url: str | None,
     namespace: str | None,
     many: Many,
@@ -60,7 +85,6 @@ def run(
     *,
     as_json: bool,
 ) -> int:
-    """Act on all runs that match; return the exit code."""
     wanted = selected(many.action, many.wanted)
     filter_of(wanted)  # A mistake is told without a server.
     place = runs.place_of(url, namespace)
