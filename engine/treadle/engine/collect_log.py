@@ -22,9 +22,8 @@ from treadle.sdk.bus.jetstream import JetStream, Stored
 from treadle.sdk.collected import CollectDue, CollectedStart, WindowRecord, check_start
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import StoredUnreadable, UserError
-from treadle.sdk.ids import new_nonce
 from treadle.sdk.log_fields import spaced
-from treadle.sdk.stored import read
+from treadle.sdk.stored import put_over, read
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.subjects_of_starts import StartsOf
 
@@ -148,15 +147,9 @@ class CollectLog:
 
     async def put(self, starts: StartsOf, record: WindowRecord, revision: int) -> bool:
         """Store a record over a revision; False if another one stands."""
-        s, nonce = self._subjects, new_nonce()
-        result = await self._js.compare_and_set(
-            s.windows_stream,
-            s.window(starts),
-            msgspec.json.encode(msgspec.structs.replace(record, write=nonce)),
-            expected=revision,
-            is_mine=lambda data: nonce.encode() in data,
-        )
-        return result.stored is not None
+        s = self._subjects
+        stored = await put_over(self._js, s.windows_stream, s.window(starts), record, revision)
+        return stored > 0
 
     async def records(
         self, start: int

@@ -18,13 +18,12 @@ from treadle.sdk.bus.jetstream import ApiError, JetStream, Stored
 from treadle.sdk.client.view import Held
 from treadle.sdk.definition import WorkflowDefinition, to_plain
 from treadle.sdk.errors import ServerUnavailable, StoredUnreadable
-from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import Register, WorkerPresence
 from treadle.sdk.namespace import open_namespace
 from treadle.sdk.presence import host_id, is_process_alive
 from treadle.sdk.run import RunDocument
 from treadle.sdk.settings import Settings
-from treadle.sdk.stored import read
+from treadle.sdk.stored import put_over, read
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.triggers.trigger import Source, Trigger
 
@@ -194,16 +193,10 @@ class Store:
         self, name: str, trigger: Trigger, revision: int, full_s: float | None = None
     ) -> int:
         """Store a trigger over ``revision``, 0 is none; return its own, or 0 if another stands."""
-        s, nonce = self.subjects, new_nonce()
-        result = await self.js.compare_and_set(
-            s.workflows_stream,
-            s.trigger(name),
-            msgspec.json.encode(msgspec.structs.replace(trigger, write=nonce)),
-            expected=revision,
-            is_mine=lambda data: nonce.encode() in data,
-            full_s=full_s,
+        s = self.subjects
+        return await put_over(
+            self.js, s.workflows_stream, s.trigger(name), trigger, revision, full_s
         )
-        return result.stored.sequence if result.stored is not None else 0
 
     async def undelivered(self, source: Source) -> int:
         """Return how many messages of a source are not done with; 0 if nobody can say."""
