@@ -6,12 +6,17 @@ The entry point on a real server; no engine runs, so runs are only requested.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
 from tests.client.stage import chain, open_stage
 
 from treadle.cli import exits
+from treadle.sdk import Workflow
+from treadle.sdk.children import ParentRun, child_id
+from treadle.sdk.messages import Fork
+from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
 
 
@@ -26,6 +31,32 @@ def requested(settings: Settings) -> None:
                 await stage.client.start("flow", id=name, metadata={"for": customer})
 
     asyncio.run(story())
+
+
+async def families(settings: Settings) -> None:
+    """Write runs that have failed: two of ``order`` with a child each, and one tried again."""
+    async with open_stage(settings) as stage:
+        invoice, order = Workflow("invoice"), Workflow("order")
+        invoice.task("render")
+        order.sub_workflow("bill", invoice)
+        await stage.client.register(invoice)
+        version = await stage.client.register(order)
+        known: dict[str, Any] = {"workflow": "order", "definition": version, "requested": 7}
+        broken: dict[str, Any] = {"status": "failed", "failed_step": "bill"}
+        bill = {"bill": StepEntry("failed", attempt=1)}
+        for run in ("o1", "o2", "tried"):
+            await stage.document(run, steps=bill, **known, **broken)
+        await stage.document("tried-r1", fork=Fork("tried", is_retry=True), **known)
+        for run in ("o1", "o2"):
+            link = ParentRun(run=run, step="bill", root=run)
+            child = child_id(run, 7, "bill", 1)
+            await stage.document(child, workflow="invoice", status="failed", parent=link)
+
+
+async def retried(settings: Settings, *runs: str) -> None:
+    async with open_stage(settings) as stage:
+        for run in runs:
+            await stage.document(f"{run}-r1", fork=Fork(run, is_retry=True))
 
 
 def kinds(treadle: Run, run: str) -> list[str]:
@@ -49,6 +80,28 @@ def test_what_is_done_to_many_is_confirmed_or_asked_for_with_yes(treadle: Run) -
     assert done[-1] == {"matched": 2, "counts": {"done": 2}}
     assert kinds(treadle, "r3") == ["run.requested", "run.cancel_requested"]
     assert kinds(treadle, "r2") == ["run.requested"]
+
+
+def test_what_is_left_to_parents_or_was_done_before_is_counted_apart(
+    treadle: Run, settings: Settings
+) -> None:
+    asyncio.run(families(settings))
+    every = ("run", "retry", "--all")
+    dry = treadle(*every, "--dry-run")
+    assert sorted(dry.out.split()) == ["o1", "o2"]
+    assert "5 runs match at nats://" in dry.err
+    assert ": 2 to retry, " in dry.err and "2 covered" in dry.err and "1 unchanged" in dry.err
+    asked = treadle(*every, code=exits.USAGE).err
+    assert "retry 2 of 5 runs (5 failed) at nats://" in asked and "2 covered" in asked
+    # Of the children alone, whose parents might do the same once more.
+    alone = treadle(*every, "--workflow", "invoice", "--dry-run").err
+    assert "2 of them were started by runs that have failed too and do not match (o1, o2)" in alone
+    # Nothing is left to be asked about once they are tried again.
+    asyncio.run(retried(settings, "o1", "o2"))
+    none = treadle(*every)
+    assert "nothing to retry at nats://" in none.err
+    assert "3 unchanged" in none.err and "2 covered" in none.err
+    assert sorted(none.out.splitlines()) == ["o1  o1-r1", "o2  o2-r1", "tried  tried-r1"]
 
 
 @pytest.mark.slow

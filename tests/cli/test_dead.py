@@ -16,7 +16,10 @@ from tests.client.stage import open_stage, raw
 
 from treadle.cli import exits
 from treadle.cli.letters import SHOWN_BYTES_MAX, shown
+from treadle.sdk import Workflow
+from treadle.sdk.children import ParentRun, child_id
 from treadle.sdk.messages import DeadLetter, Failure
+from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
 
 TORN = b'{"n": \xff\x00}'
@@ -101,6 +104,43 @@ def test_several_are_replayed_and_discarded_past_those_that_cannot_be(
     assert [line["number"] for line in treadle("dead", "list", "--json").lines] == [3]
     assert "replayed" in treadle("dead", "list", "--all").out
     treadle("dead", "discard", "2", "--reason", "x", code=exits.CONFLICT)
+
+
+def test_the_letter_of_a_child_names_its_parent_and_whose_retry_does_its_work(
+    treadle: Run, settings: Settings
+) -> None:
+    async def story() -> None:
+        async with open_stage(settings) as stage:
+            order = Workflow("order")
+            order.sub_workflow("bill", "invoice")
+            version = await stage.client.register(order)
+            await stage.document(
+                "o1",
+                workflow="order",
+                definition=version,
+                requested=7,
+                status="failed",
+                failed_step="bill",
+                steps={"bill": StepEntry("failed", attempt=1)},
+            )
+            link = ParentRun(run="o1", step="bill", root="o1")
+            child = child_id("o1", 7, "bill", 1)
+            letter = DeadLetter(reason="run_failed", run=child, workflow="invoice", parent=link)
+            await stage.js.store(stage.subjects.dead("invoice", child, "r8"), bytes(raw(letter)))
+
+    asyncio.run(story())
+    assert "left to o1" in treadle("dead", "list").out
+    (listed,) = treadle("dead", "list", "--workflow", "invoice", "--json").lines
+    assert (listed["parent"]["run"], listed["left_to"]) == ("o1", "o1")
+    shown = treadle("dead", "show", "4")
+    assert "started by step bill of run o1" in shown.out
+    assert "run o1 above it has failed too" in shown.err and "treadle run retry o1" in shown.err
+    refused = treadle("dead", "replay", "4", code=exits.CONFLICT).err
+    assert "both would do it twice" in refused and "treadle run retry o1" in refused
+    # Who names the run is told, and not held up.
+    child = listed["run"]
+    warned = treadle("run", "retry", child, code=exits.UNKNOWN).err
+    assert f"run {child} was started below run o1, which has failed too" in warned
 
 
 def test_a_message_that_is_no_text_is_shown_by_its_first_bytes() -> None:

@@ -172,7 +172,7 @@ def test_a_failed_run_is_tried_again_by_its_letter_once(play: Play) -> None:
         made = await stand.client.dead_letters.replay(letter.number)
         assert made.run == "order-r1"
         assert await stand.client.result(made.run, timeout_s=10) == "shipped"
-        with pytest.raises(RunConflict, match=r"was replayed at .*, as run order-r1"):
+        with pytest.raises(RunConflict, match=r"was tried again at .*, as run order-r1"):
             await stand.client.dead_letters.replay(letter.number)
         assert "dead_letter" not in {each.kind for each in (await run.explain()).reasons}
 

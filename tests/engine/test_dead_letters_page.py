@@ -8,7 +8,9 @@ from __future__ import annotations
 import pytest
 from tests.pages import DOCS, block_of, served
 
+from treadle.cli.doctor_stored import LETTERS_READ_MAX
 from treadle.engine.intake import POISON_DELIVERIES
+from treadle.engine.retention import RETENTION_S
 from treadle.engine.topology import DEAD_LETTER_MAX_AGE_S
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.settings import Settings
@@ -24,3 +26,5 @@ def test_the_page_says_the_figures() -> None:
     assert DEAD_LETTER_MAX_AGE_S == 90 * 24 * 3600 and "for 90 days" in PAGE
     assert POISON_DELIVERIES == 20 and "failed twenty times" in PAGE
     assert LOSSES_MAX == 10 and "after ten losses" in PAGE
+    assert RETENTION_S == 30 * 24 * 3600 and "kept for 30 days and its letter for 90" in PAGE
+    assert LETTERS_READ_MAX == 1_000 and "the last 1,000" in PAGE

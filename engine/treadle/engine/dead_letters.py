@@ -11,7 +11,8 @@ from treadle.engine.pending import Pending
 from treadle.sdk import failpoints
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.bus.puller import Delivery
-from treadle.sdk.messages import DeadLetter, Failure
+from treadle.sdk.messages import DeadLetter, Failure, LetterMark
+from treadle.sdk.messages.dead_letter import what_of_run
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import Subjects
 
@@ -42,11 +43,36 @@ class DeadLetters:
             workflow=run.workflow,
             step=run.failed_step,
             failure=run.failure,
+            parent=run.parent,
             event=f"e{run.requested}",
             at_ms=run.ended_ms,
         )
-        await self._store(self._subjects.dead(run.workflow, run.run, "run"), letter)
+        await self._store(self._subject_of(run), letter)
         failpoints.reach("engine.letter-stored")
+
+    async def tried_again(self, source: RunDocument, retry: RunDocument) -> None:
+        """Mark the letter of a failed run as done by a retry of it, unless it is marked already.
+
+        Called before the document of the retry is stored: whoever sees that finds the mark.
+        """
+        s, letter = self._subjects, self._subject_of(source)
+        if await self._js.last(s.dead_stream, letter) is None:
+            return  # A run that was cancelled has none.
+        mark = LetterMark(
+            state="replayed", nonce=f"e{retry.requested}", at_ms=retry.requested_ms, run=retry.run
+        )
+        await self._js.compare_and_set(
+            s.dead_stream,
+            s.letter_mark(letter),
+            msgspec.json.encode(mark),
+            expected=0,
+            # One that is there says what somebody has done about the letter before.
+            is_mine=lambda _: True,
+        )
+        failpoints.reach("engine.letter-marked")
+
+    def _subject_of(self, run: RunDocument) -> str:
+        return self._subjects.dead(run.workflow, run.run, what_of_run(run.requested))
 
     async def pending(self, reason: str, pending: Pending, failure: Failure) -> None:
         """Set aside an event that was taken, and cannot be handled."""

@@ -8,6 +8,7 @@ that it was done. Two engines on one run are normal: one loses a compare-and-set
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -43,6 +44,7 @@ from treadle.engine.registers import Registers
 from treadle.engine.steps import Answer, Fact, Steps, resumed_fact
 from treadle.sdk import failpoints
 from treadle.sdk.definition import AgentLoopStep, ApprovalStep, Step, TypedStep
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.lanes import Place
 from treadle.sdk.messages import (
     CancelRequested,
@@ -369,6 +371,8 @@ class Runs:
                     version, is_fresh = await self._documents.read(run_id), True
                     continue
                 await self._dead_letters.run_failed(folded)
+            if version is None and folded.fork is not None and folded.fork.is_retry:
+                await self._settle_letter(folded.fork.run, folded)
             await self._driver.announce(folded)
             driven = version.run if version is not None and version.is_driven else None
             stored = await self._documents.put(folded, version.revision if version else 0)
@@ -383,6 +387,11 @@ class Runs:
         version.is_driven = not found
         failpoints.reach("engine.effects-driven")
         return found
+
+    async def _settle_letter(self, source: str, retry: RunDocument) -> None:
+        with contextlib.suppress(StoredUnreadable):
+            if (found := await self._documents.read(source)) is not None:
+                await self._dead_letters.tried_again(found.run, retry)
 
     async def _folded(
         self, version: Version | None, facts: list[tuple[RunEvent, Moment]], domain: str

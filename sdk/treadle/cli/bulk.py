@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from treadle.cli import exits, output, runs
 from treadle.cli.run_list import require_workflow
 from treadle.sdk.client import Client
-from treadle.sdk.client.bulk import Action, BulkOutcome, BulkReport, Over, selected
+from treadle.sdk.client.bulk import LEFT, Action, BulkOutcome, BulkReport, Over, selected
 from treadle.sdk.errors import UserError
 from treadle.sdk.listing.filters import RunsWanted, filter_of
+
+NAMED_MAX = 3
+"""Parents that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -90,34 +94,72 @@ def _every(
     place = runs.place_of(url, namespace)
 
     async def over(client: Client) -> int:
+        alone: list[BulkOutcome] = []
+
+        def tell(outcome: BulkOutcome) -> None:
+            if _is_alone(outcome):
+                alone.append(outcome)
+            _tell(outcome, dry_run=many.dry_run, as_json=as_json)
+
+        over: Over = {**wanted, "at_once": many.at_once, "dry_run": many.dry_run, "each": tell}
+        dry_run = many.dry_run
         if not many.dry_run and not many.yes:
-            counts = await client.count_runs(**wanted)
-            if counts.total and not _confirmed(many.action, counts.total, counts.by_status, place):
+            asked = await _ask(client, many, over, act, place)
+            if asked == "no":
                 output.remark("nothing was done")
                 return exits.OK
-        over: Over = {
-            **wanted,
-            "at_once": many.at_once,
-            "dry_run": many.dry_run,
-            "each": lambda outcome: _tell(outcome, as_json=as_json),
-        }
-        report = await act(client, over)
+            dry_run = asked == "nothing"
+        report = await act(client, {**over, "dry_run": dry_run})
         if not report.matched:
             await require_workflow(client, wanted)
         if as_json:
             output.emit({"matched": report.matched, "counts": report.counts})
         else:
-            output.remark(_summary(many, report, place))
+            output.remark(_summary(many.action, report, place, dry_run=dry_run))
+        if many.dry_run or many.yes:
+            _warn(many.action, alone)
         return exits.OK if report.is_complete else exits.PARTIAL
 
     return runs.run(url, namespace, over)
 
 
-def _confirmed(action: Action, count: int, by_status: dict[str, int], place: str) -> bool:
+async def _ask(
+    client: Client,
+    many: Many,
+    over: Over,
+    act: Callable[[Client, Over], Awaitable[BulkReport]],
+    place: str,
+) -> Literal["yes", "no", "nothing"]:
+    """Return whether a person wants it; ``nothing`` if there is nothing to ask about."""
+    counts = await client.count_runs(**selected(many.action, many.wanted))
+    if not counts.total:
+        return "nothing"
+    figures: dict[str, int] = {}
+    if many.action in LEFT:
+        alone: list[BulkOutcome] = []
+
+        def look(outcome: BulkOutcome) -> None:
+            if _is_alone(outcome):
+                alone.append(outcome)
+
+        report = await act(client, {**over, "dry_run": True, "each": look})
+        if not report.counts.get("would"):
+            return "nothing"
+        figures = report.counts if len(report.counts) > 1 else {}
+        _warn(many.action, alone)
+    is_wanted = _confirmed(many.action, counts.total, counts.by_status, figures, place)
+    return "yes" if is_wanted else "no"
+
+
+def _confirmed(
+    action: Action, count: int, by_status: dict[str, int], figures: dict[str, int], place: str
+) -> bool:
     """Ask a person; raise ``UserError`` where there is none."""
     which = ", ".join(f"{n:,} {status}" for status, n in by_status.items())
     runs = "1 run" if count == 1 else f"{count:,} runs"
     question = f"{action} {runs} ({which}) {place}"
+    if figures:
+        question = f"{action} {figures['would']:,} of {runs} ({which}) {place}; {_left(figures)}"
     if not sys.stdin.isatty():
         raise UserError(
             f"{question}: there is no terminal to ask at. See which they are with --dry-run, and "
@@ -128,20 +170,46 @@ def _confirmed(action: Action, count: int, by_status: dict[str, int], place: str
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _tell(outcome: BulkOutcome, *, as_json: bool) -> None:
+def _left(figures: dict[str, int]) -> str:
+    """Return how many are not acted on themselves, and why."""
+    return ", ".join(f"{n:,} {result}" for result, n in figures.items() if result != "would")
+
+
+def _is_alone(outcome: BulkOutcome) -> bool:
+    """True for a run that is acted on, though a run above it might do the same again."""
+    return bool(outcome.parent) and outcome.result in ("would", "done")
+
+
+def _warn(action: Action, alone: Sequence[BulkOutcome]) -> None:
+    if not alone:
+        return
+    parents = sorted({outcome.parent for outcome in alone})
+    some = ", ".join(parents[:NAMED_MAX]) + (" and others" if len(parents) > NAMED_MAX else "")
+    output.remark(
+        f"! {len(alone):,} of them were started by runs that have failed too and do not match "
+        f"({some}): a {action} of those does this work once more"
+    )
+
+
+def _tell(outcome: BulkOutcome, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         output.emit(outcome)
     elif outcome.error:
         output.remark(f"! {output.one_line(outcome.error)}")
-    elif outcome.result != "covered":
+    elif outcome.result != "covered" and not (dry_run and outcome.result == "unchanged"):
         output.say(f"{outcome.run}  {outcome.made}" if outcome.made else outcome.run)
 
 
-def _summary(many: Many, report: BulkReport, place: str) -> str:
+def _summary(action: Action, report: BulkReport, place: str, *, dry_run: bool) -> str:
     if not report.matched:
         return f"no runs match {place}"
-    if many.dry_run:
-        runs = "1 run matches" if report.matched == 1 else f"{report.matched:,} runs match"
-        return f"{runs} {place}; nothing was done: leave out --dry-run to {many.action}"
     parts = ", ".join(f"{n:,} {result}" for result, n in report.counts.items())
-    return f"{many.action} {place}: {parts}"
+    would = report.counts.get("would", 0)
+    if dry_run and not would:
+        return f"nothing to {action} {place}: {parts}"
+    if dry_run:
+        runs = "1 run matches" if report.matched == 1 else f"{report.matched:,} runs match"
+        left = _left(report.counts)
+        parts = f": {would:,} to {action}, {left}" if left else ""
+        return f"{runs} {place}{parts}; nothing was done: leave out --dry-run to {action}"
+    return f"{action} {place}: {parts}"

@@ -77,7 +77,10 @@ def show(
 def replay(
     numbers: Numbers,
     again: Annotated[
-        bool, typer.Option("--again", help="Also what was replayed or discarded before.")
+        bool,
+        typer.Option(
+            "--again", help="Also what was replayed, retried or discarded, or is left to a parent."
+        ),
     ] = False,
     json: Json = False,
     url: Url = None,

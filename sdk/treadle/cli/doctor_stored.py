@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import msgspec
-
 from treadle.cli.check import Check
-from treadle.sdk import stored as storing
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
+from treadle.sdk.client.letters import Wanted, letters_between
+from treadle.sdk.client.lineage import Lineage
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import ServerError, StoredUnreadable
-from treadle.sdk.messages import DeadLetter
 
 LETTERS_READ_MAX = 1_000
-"""The newest dead letters, of which the reasons are counted."""
+"""The newest dead letters and marks, of which the reasons of open ones are counted."""
 NAMED_MAX = 5
 """Damaged values named one by one; of more only the number is told."""
 
-_letters = msgspec.json.Decoder(DeadLetter)
-
 
 async def check_stored(store: Store) -> list[Check]:
-    """Return what is wrong with the stored values, and how many dead letters there are."""
+    """Return what is wrong with the stored values, and how many dead letters are open."""
     try:
         damaged = [error async for error in _damaged(store)]
         letters = await _reasons(store)
@@ -61,13 +57,11 @@ async def _damaged(store: Store) -> AsyncIterator[StoredUnreadable]:
 async def _reasons(store: Store) -> Counter[str]:
     s = store.subjects
     state = (await store.js.api(f"STREAM.INFO.{s.dead_stream}"))["state"]
-    start = max(int(state["first_seq"]), int(state["last_seq"]) - LETTERS_READ_MAX + 1)
+    end = int(state["last_seq"]) + 1
+    start = max(1, int(state["first_seq"]), end - LETTERS_READ_MAX)
     reasons: Counter[str] = Counter()
-    async for stored in store.js.read(s.dead_stream, s.all_letters, start=max(1, start)):
-        try:
-            reasons[storing.read(_letters, stored).reason] += 1
-        except StoredUnreadable:
-            reasons["unreadable"] += 1
+    async for some in letters_between(store, Lineage(store), Wanted(), start, end):
+        reasons.update(letter.reason for letter in some)
     return reasons
 
 
@@ -76,13 +70,13 @@ def _letter_checks(reasons: Counter[str]) -> list[Check]:
     events = {reason: count for reason, count in reasons.items() if reason != "run_failed"}
     text = f"{reasons['run_failed']} of failed runs"
     if not events:
-        return [Check("letters", "ok", f"dead letters: {text}")]
+        return [Check("letters", "ok", f"open dead letters: {text}")]
     counted = ", ".join(f"{count} {reason}" for reason, count in sorted(events.items()))
     return [
         Check(
             "letters",
             "warn",
-            f"dead letters: {counted}, {text}. Each says why its event was set aside",
+            f"open dead letters: {counted}, {text}. Each says why its event was set aside",
             "treadle dead list",
         )
     ]

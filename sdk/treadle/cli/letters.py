@@ -52,7 +52,8 @@ async def list_(client: Client, wanted: Wanted, place: str, *, as_json: bool) ->
 
 
 def _row(letter: DeadLetterView) -> tuple[str, ...]:
-    state = "" if letter.state == "open" else letter.state
+    state = f"left to {letter.left_to}" if letter.left_to else ""
+    state = state if letter.state == "open" else letter.state
     where = f"{letter.step}: " if letter.step else ""
     why = output.one_line(f"{where}{letter.failure}") if letter.failure else ""
     return (str(letter.number), letter.reason, letter.run, date(letter.stored_ms), state, why)
@@ -77,10 +78,13 @@ def _show(letter: DeadLetterView) -> None:
     facts = [f"run {letter.run}" + (f" of workflow {letter.workflow}" if letter.workflow else "")]
     if letter.step:
         facts.append(f"step {letter.step}")
+    if letter.parent is not None:
+        facts.append(f"started by step {letter.parent.step} of run {letter.parent.run}")
     facts.append(f"set aside {date(letter.stored_ms)}, happened {date(letter.happened_ms)}")
     if letter.state != "open":
         done = f": {letter.done}" if letter.done else ""
-        facts.append(f"{letter.state} {date(letter.done_ms)}{done}")
+        at = f" {date(letter.done_ms)}" if letter.done_ms else ""
+        facts.append(f"{letter.state}{at}{done}")
     if letter.failure is not None:
         facts.extend(f"{letter.failure}".split("\n"))
     if letter.subject:
@@ -92,7 +96,12 @@ def _show(letter: DeadLetterView) -> None:
         output.say("")
         for line in shown(letter.body):
             output.say(line)
-    if letter.state == "open":
+    if letter.left_to:
+        output.remark(
+            f"run {letter.left_to} above it has failed too, and its retry does this work again: "
+            f"treadle run retry {letter.left_to}"
+        )
+    elif letter.state == "open":
         what = "try the run again" if letter.reason == "run_failed" else "publish it once more"
         output.remark(f"{what}: treadle dead replay {letter.number}")
 
@@ -136,7 +145,20 @@ async def replay(client: Client, numbers: Sequence[int], *, again: bool, as_json
 
 
 def _made(made: Replayed) -> str:
-    return f"run {made.run}" if made.run else f"message {made.sequence} of stream {made.stream}"
+    if made.run:
+        return f"run {made.run}" + ("" if made.is_new else ", which was there already")
+    return f"message {made.sequence} of stream {made.stream}"
+
+
+async def warn_of_parent(client: Client, run: str) -> None:
+    """Say so if the retry of a run above does the work of a failed one again."""
+    page = await client.dead_letters.list(run=run, reason="run_failed", limit=1)
+    for letter in page.letters:
+        if letter.left_to:
+            output.remark(
+                f"! run {run} was started below run {letter.left_to}, which has failed too: a "
+                "retry of that does this work once more, and hears nothing of this one"
+            )
 
 
 async def discard(client: Client, numbers: Sequence[int], reason: str, *, as_json: bool) -> int:

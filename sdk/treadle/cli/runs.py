@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.cli import exits, output, views
+from treadle.cli import exits, letters, output, views
 from treadle.sdk.client import Client, Note, RunView
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.errors import (
@@ -233,6 +233,7 @@ async def resume(
 async def retry(
     client: Client, run_id: str, new_id: str | None, *, latest: bool, as_json: bool
 ) -> int:
+    await letters.warn_of_parent(client, run_id)
     made = await client.retry(run_id, id=new_id, version="latest" if latest else "same")
     return _made(run_id, made.id, as_json=as_json)
 

@@ -15,9 +15,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.sdk.client import forking, requests
 from treadle.sdk.client.fork_wanted import Version, retried
+from treadle.sdk.client.lineage import Lineage, waits_for
 from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.store import Store
@@ -25,6 +27,7 @@ from treadle.sdk.client.view import RunView, of_document
 from treadle.sdk.errors import RunConflict, ServerError, StoredUnreadable, TreadleError, UserError
 from treadle.sdk.listing.filters import RunFilter, RunsWanted, filter_of, matches
 from treadle.sdk.listing.wire import Position
+from treadle.sdk.run import RunDocument
 from treadle.sdk.tracing import calling
 
 if TYPE_CHECKING:
@@ -54,8 +57,9 @@ _MORE: dict[Action, tuple[str, ...]] = {
     "retry": ("cancelled",),
 }
 """Of which others it may be asked."""
-_THROUGH_PARENTS: frozenset[Action] = frozenset({"cancel", "retry"})
-"""A parent that is cancelled cancels its children, and one that is retried starts them again."""
+LEFT: frozenset[Action] = frozenset({"cancel", "retry"})
+"""Which actions leave runs to others: a parent that is cancelled cancels its children, and one that
+is retried may start them again."""
 
 
 class BulkOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +67,14 @@ class BulkOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     result: Result
-    """``done``; ``unchanged`` if it was done before; ``covered`` if it is left to its parent, which
-    matches too; ``refused`` if the run is not in a state for it, as one that has ended meanwhile;
-    ``failed``; ``would`` in a dry run."""
+    """``done``; ``unchanged`` if it was done before, or by the next attempt of the step that
+    started the run; ``covered`` if the same of its parent does it; ``refused`` if the run is not in
+    a state for it, as one that has ended meanwhile; ``failed``; ``would`` in a dry run."""
     made: str = ""
-    """The run that a retry has made, now or before."""
+    """The run that a retry has made, now or before; the next attempt."""
+    parent: str = ""
+    """Of a covered run: the run that covers it. Of another one that is retried: a run which has
+    failed too and does not match, and whose own retry would do the same once more."""
     error: str = ""
 
 
@@ -139,7 +146,10 @@ class Bulk:
         return await act_on_all(self._store, "resume", wanted, act)
 
     async def retry(self, *, version: Version = "same", **wanted: Unpack[Over]) -> BulkReport:
-        """Make a run of each one that matches and has failed; one that has its retry keeps it."""
+        """Make a run of each one that matches and has failed; one that has its retry keeps it.
+
+        A child is left to its parent if the parent's retry starts it again.
+        """
         wanted_of_each = retried(None, version)
 
         async def act(view: RunView) -> BulkOutcome:
@@ -147,7 +157,7 @@ class Bulk:
             made = await forking.fork(self._store, view.id, wanted_of_each, origin)
             return _done(view, was_there=not made.is_new, made=made.run)
 
-        return await act_on_all(self._store, "retry", wanted, act)
+        return await act_on_all(self._store, "retry", wanted, act, version)
 
 
 def selected(action: Action, wanted: RunsWanted) -> RunsWanted:
@@ -168,6 +178,7 @@ async def act_on_all(
     action: Action,
     wanted: Over,
     act: Callable[[RunView], Awaitable[BulkOutcome]],
+    version: Version = "same",
 ) -> BulkReport:
     """Act on each run that matches; see ``Bulk``."""
     at_once, each = wanted.get("at_once", AT_ONCE), wanted.get("each")
@@ -180,13 +191,11 @@ async def act_on_all(
     gate = asyncio.Semaphore(at_once)
     counts: Counter[str] = Counter()
     failures: list[BulkOutcome] = []
+    judge = _Judge(store, action, chosen, version)
 
     async def one(view: RunView) -> None:
         async with gate:
-            if action in _THROUGH_PARENTS and await _is_covered(store, chosen, view):
-                outcome = BulkOutcome(run=view.id, result="covered")
-            else:
-                outcome = await _outcome(view, act, dry_run=wanted.get("dry_run", False))
+            outcome = await _outcome(view, judge, act, dry_run=wanted.get("dry_run", False))
         counts[outcome.result] += 1
         if outcome.error and len(failures) < FAILURES_MAX:
             failures.append(outcome)
@@ -210,24 +219,71 @@ async def act_on_all(
     return BulkReport(matched=counts.total(), counts=dict(counts), failures=tuple(failures))
 
 
-async def _is_covered(store: Store, chosen: RunFilter, view: RunView) -> bool:
-    """True if the parent, which waits for the run, matches too."""
-    if view.parent is None or view.parent.detached:
-        return False
-    try:
-        parent = await store.document(view.parent.run)
-    except StoredUnreadable:
-        return False
-    return parent is not None and matches(chosen, of_document(parent, None, {}, None))
+class _Judge:
+    """Says which of the runs that match are not acted on themselves, and why."""
+
+    def __init__(self, store: Store, action: Action, chosen: RunFilter, version: Version) -> None:
+        self._store = store
+        self._action = action
+        self._chosen = chosen
+        self._lineage = Lineage(store, version)
+
+    async def left(self, view: RunView) -> BulkOutcome:
+        """Return the outcome of a run that is left to others, else that it would be acted on."""
+        if self._action == "cancel" and (parent := await self._cancelled_by(view)):
+            return BulkOutcome(run=view.id, result="covered", parent=parent)
+        if self._action == "retry":
+            return await self._retried(view)
+        return BulkOutcome(run=view.id, result="would")
+
+    async def made(self, view: RunView) -> str:
+        """Return the retry that a run has already."""
+        return await self._lineage.made_of(view.id) if self._action == "retry" else ""
+
+    async def _cancelled_by(self, view: RunView) -> str:
+        if view.parent is None or view.parent.detached:
+            return ""
+        try:
+            parent = await self._store.document(view.parent.run)
+        except StoredUnreadable:
+            return ""
+        return parent.run if parent is not None and self._matches(parent) else ""
+
+    async def _retried(self, view: RunView) -> BulkOutcome:
+        heir = await self._lineage.heir(view.id, view.parent)
+        match heir.standing:
+            case "superseded":
+                return BulkOutcome(run=view.id, result="unchanged", made=heir.run)
+            case "retried":
+                return BulkOutcome(run=view.id, result="covered", parent=heir.run)
+            case "awaited":
+                raise waits_for(view.id, heir)
+            case "inherited":
+                acted = next((run.run for run in heir.above if self._matches(run)), "")
+                if acted:
+                    return BulkOutcome(run=view.id, result="covered", parent=acted)
+                return BulkOutcome(run=view.id, result="would", parent=heir.failed)
+            case "alone":
+                return BulkOutcome(run=view.id, result="would")
+
+    def _matches(self, run: RunDocument) -> bool:
+        return matches(self._chosen, of_document(run, None, {}, None))
 
 
 async def _outcome(
-    view: RunView, act: Callable[[RunView], Awaitable[BulkOutcome]], *, dry_run: bool
+    view: RunView,
+    judge: _Judge,
+    act: Callable[[RunView], Awaitable[BulkOutcome]],
+    *,
+    dry_run: bool,
 ) -> BulkOutcome:
-    if dry_run:
-        return BulkOutcome(run=view.id, result="would")
     try:
-        return await act(view)
+        outcome = await judge.left(view)
+        if outcome.result != "would":
+            return outcome
+        if made := await judge.made(view):
+            return replace(outcome, result="unchanged", made=made, parent="")
+        return outcome if dry_run else replace(await act(view), parent=outcome.parent)
     except RunConflict as exc:
         return BulkOutcome(run=view.id, result="refused", error=str(exc))
     except ServerError:

@@ -3,9 +3,11 @@
     letter ── open ──replay──> replaying ──> replayed      a mark beside the letter, moved by
                 └──discard──> discarded                    compare-and-set
 
-A replay is marked with the newest sequence on the subject before its message is published, and the
-message is stored only directly behind that. So whoever finds the mark looks there, and a replay
-that somebody has begun is finished, not made a second time. See ``docs/dead-letters.md``.
+A replay of a message is marked with the newest sequence on the subject before it is published, and
+the message is stored only directly behind that. So whoever finds the mark looks there, and a replay
+that somebody has begun is finished, not made a second time. A failed run is tried again under an
+id that follows from the mark, and the mark comes after it; an engine marks the letter too, of
+whatever retry it takes. See ``docs/dead-letters.md``.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from treadle.sdk.client import fork_wanted, forking
 from treadle.sdk.client.letters import (
     DeadLetterPage,
     DeadLetterView,
+    Wanted,
     read_page,
+    settled,
     view_of,
 )
+from treadle.sdk.client.lineage import Lineage, waits_for
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.errors import (
     RunConflict,
@@ -61,6 +66,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Of the copy in the stream; 0 if a run was tried again."""
     run: str = ""
     """The run that was made of a failed one."""
+    is_new: bool = True
+    """False if that run was there: made by somebody who did not come to say so."""
 
 
 class _Letter(NamedTuple):
@@ -87,8 +94,9 @@ class DeadLetters:
     ) -> DeadLetterPage:
         """Return a page of letters, newest first, without what they hold; see ``get``.
 
-        Those that were replayed or discarded only with ``all``. Failed runs have letters too, with
-        the ``reason`` ``run_failed``.
+        Those that were replayed or discarded only with ``all``, and those of failed runs whose work
+        is done again by others: a retry, that of a parent, the next attempt. Failed runs have
+        letters too, with the ``reason`` ``run_failed``.
         """
         if workflow is not None:
             check_id("workflow name", workflow)
@@ -96,9 +104,8 @@ class DeadLetters:
             check_id("run id", run)
         if limit < 1:
             raise UserError(f"limit is {limit}, and a page has at least one letter. Raise it.")
-        return await read_page(
-            self._store, workflow or "", run or "", reason or "", limit, cursor or 0, is_all=all
-        )
+        wanted = Wanted(workflow or "", run or "", reason or "", all)
+        return await read_page(self._store, wanted, limit, cursor or 0)
 
     async def get(self, number: int) -> DeadLetterView:
         """Return a letter with all that it holds; raise ``UnknownDeadLetter``."""
@@ -107,13 +114,14 @@ class DeadLetters:
             mark, _ = await self._mark(await self._require(number))
         except UserError:
             mark = None  # A letter that is damaged is shown so.
-        return view_of(stored, mark, has_body=True)
+        return await settled(Lineage(self._store), view_of(stored, mark, has_body=True))
 
     async def replay(self, number: int, *, again: bool = False) -> Replayed:
         """Publish the message of a letter once more, byte for byte, or try its failed run again.
 
-        Raises ``RunConflict`` if that was done before, unless it is wanted ``again``; ``UserError``
-        if the letter holds only a part of the message and the rest is gone.
+        Raises ``RunConflict`` if that was done before, or is left to a run above, unless it is
+        wanted ``again``: that makes one more copy, or one more run. ``UserError`` if the letter
+        holds only a part of the message and the rest is gone.
         """
         found = await self._require(number)
         if found.letter.reason == "run_failed":
@@ -143,15 +151,41 @@ class DeadLetters:
         mark, revision = await self._mark(found)
         if mark is not None and not again:
             raise self._conflict(found, mark)
-        wanted = fork_wanted.retried(None, "same")
-        made = await forking.fork(self._store, found.letter.run, wanted, calling.origin(None))
+        if mark is None and not again:
+            await self._check_heir(found)
+        # Which run it is follows from what is stored: whoever died before the mark has made that.
         count = mark.count + 1 if mark is not None else 1
+        run = found.letter.run
+        wanted = fork_wanted.retried(forking.again_id(run, count) if count > 1 else None, "same")
+        made = await forking.fork(self._store, run, wanted, calling.origin(None))
         done = LetterMark(
             state="replayed", nonce=new_nonce(), at_ms=_now_ms(), count=count, run=made.run
         )
-        # A retry is one run, whoever asks for it: a mark that is lost, or another's, says the same.
+        # Others make the same run, and an engine says so too: a mark that is lost says the same.
         await self._put(found, done, revision)
-        return Replayed(number=found.number, run=made.run)
+        return Replayed(number=found.number, run=made.run, is_new=made.is_new)
+
+    async def _check_heir(self, found: _Letter) -> None:
+        """Raise ``RunConflict`` if others do the work of a failed run again, or will."""
+        number, run = found.number, found.letter.run
+        heir = await Lineage(self._store).heir(run, found.letter.parent)
+        anyway = f"`treadle dead replay {number} --again` replays it in any case."
+        if heir.standing == "awaited":
+            raise waits_for(run, heir)
+        if heir.standing in ("superseded", "retried"):
+            raise RunConflict(
+                run,
+                f"has the dead letter {number}, and its work is done again by run {heir.run!r}",
+                f"See it: `treadle run show {heir.run}`. {anyway}",
+            )
+        if heir.failed:
+            raise RunConflict(
+                run,
+                f"has the dead letter {number}, and was started by run {heir.failed!r} or below "
+                "it, which has failed too: the retry of that does this work again, and both would "
+                "do it twice",
+                f"Retry that one: `treadle run retry {heir.failed}`. {anyway}",
+            )
 
     # ---------------------------------------------------------------- a message
 
@@ -281,8 +315,9 @@ class DeadLetters:
             case "replaying":
                 why = f"is being replayed since {at}"
             case _:
-                made = f"run {mark.run}" if mark.run else f"message {mark.stored}"
-                why = f"was replayed at {at}, as {made}"
+                why = f"was replayed at {at}, as message {mark.stored}"
+                if mark.run:
+                    why = f"was tried again at {at}, as run {mark.run}"
         return RunConflict(
             found.letter.run,
             f"has the dead letter {number}, which {why}",

@@ -21,7 +21,7 @@ from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.fork_plan import kept_steps
-from treadle.sdk.client.fork_wanted import Wanted, check_input_of, is_same, value
+from treadle.sdk.client.fork_wanted import Version, Wanted, check_input_of, is_same, value
 from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import put_together, step_output
 from treadle.sdk.client.rewinding import Beginning, beginning_of
@@ -64,6 +64,15 @@ class Made(NamedTuple):
     """False if it was there, made in the same way."""
 
 
+class Graphs(NamedTuple):
+    """The steps of a run, and those of the run that is made of it."""
+
+    old: Graph
+    new: Graph
+    """The version that the new run takes, with what the planners have planned that it keeps."""
+    version: str
+
+
 class _Source(NamedTuple):
     """What was read of the run that is forked."""
 
@@ -71,7 +80,6 @@ class _Source(NamedTuple):
     request: RunRequested
     old: Graph
     new: Graph
-    """The version that the new run takes, with what the planners have planned that it keeps."""
     version: str
 
 
@@ -82,7 +90,7 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
     """
     source = await _source(store, run, wanted)
     _check(source, wanted)
-    new_run = wanted.id or _derived(run, is_retry=wanted.is_retry)
+    new_run = wanted.id or (retry_id(run) if wanted.is_retry else _fork_id(run))
     start = wanted.step or (source.document.failed_step if wanted.is_retry else "")
     is_whole = not wanted.step and not wanted.is_retry
     entries: dict[str, StepEntry] = {}
@@ -145,14 +153,20 @@ async def _source(store: Store, run: str, wanted: Wanted) -> _Source:
             f"{what}, so there is nothing to start from",
             f"See it: `treadle run show {run}`.",
         )
-    old = await graph_of(store, document)
-    version, new = document.definition, old
-    if wanted.version == "latest":
-        version = await store.latest(document.workflow) or version
-        new = await _graph(store, document, old, version) if old else None
+    graphs = await graphs_of(store, document, wanted.version)
+    return _Source(document, found[0], *graphs)
+
+
+async def graphs_of(store: Store, run: RunDocument, wanted: Version) -> Graphs:
+    """Return the steps of a run and of one that is made of it; raise ``UnknownWorkflow``."""
+    old = await graph_of(store, run)
+    version, new = run.definition, old
+    if wanted == "latest":
+        version = await store.latest(run.workflow) or version
+        new = await _graph(store, run, old, version) if old else None
     if old is None or new is None:
-        raise UnknownWorkflow(f"{document.workflow}@{version}", [])
-    return _Source(document, found[0], old, new, version)
+        raise UnknownWorkflow(f"{run.workflow}@{version}", [])
+    return Graphs(old, new, version)
 
 
 async def _graph(store: Store, run: RunDocument, old: Graph, version: str) -> Graph | None:
@@ -403,21 +417,26 @@ async def _is_there(
     return True
 
 
-def _derived(run: str, *, is_retry: bool) -> str:
-    """Return the id of a run that is made of another one: always the same for a retry."""
-    check_id("run id", run)
-    if not is_retry:
-        suffix = f"-f{new_nonce()[-8:]}"
-        return f"{_cut(run, len(suffix))}{suffix}"
-    match = re.fullmatch(r"(.+)-r(\d{1,6})", run)
+def retry_id(run: str) -> str:
+    """Return the id of the retry of a run, if nobody chooses one: always the same."""
+    match = re.fullmatch(r"(.+)-r(\d{1,6})", check_id("run id", run))
     base, number = (match[1], int(match[2])) if match else (run, 0)
-    suffix = f"-r{number + 1}"
-    return f"{_cut(base, len(suffix))}{suffix}"
+    return _with(base, f"-r{number + 1}")
 
 
-def _cut(run: str, room: int) -> str:
+def again_id(run: str, count: int) -> str:
+    """Return the id of a further retry of a run, which is that of no retry of a retry."""
+    return _with(check_id("run id", run), f"-again{count}")
+
+
+def _fork_id(run: str) -> str:
+    return _with(check_id("run id", run), f"-f{new_nonce()[-8:]}")
+
+
+def _with(run: str, suffix: str) -> str:
     """Return an id that is short enough: of two long ones that begin alike, another one each."""
-    if len(run) + room <= _ID_CHARS_MAX:
-        return run
+    room = _ID_CHARS_MAX - len(suffix)
+    if len(run) <= room:
+        return f"{run}{suffix}"
     mark = f"{zlib.crc32(run.encode()):08x}"
-    return f"{run[: _ID_CHARS_MAX - room - len(mark) - 1]}-{mark}"
+    return f"{run[: room - len(mark) - 1]}-{mark}{suffix}"

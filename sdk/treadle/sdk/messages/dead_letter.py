@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.children import ParentRun
 from treadle.sdk.messages.common import Failure
 
 
@@ -19,6 +20,8 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workflow: str = ""
     step: str = ""
     failure: Failure | None = None
+    parent: ParentRun | None = None
+    """The step of another run that started a run that failed."""
     subject: str = ""
     event: str = ""
     """Event id of the message, if one caused this."""
@@ -55,10 +58,18 @@ class LetterMark(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     at_ms: int = 0
     """When it was begun."""
     count: int = 1
-    """How often the message was replayed, this replay included."""
+    """How often the message was replayed, or its run tried again, this time included."""
     stored: int = 0
     """Sequence of the copy."""
     run: str = ""
-    """The run that was made of a failed one."""
+    """The run that was made of a failed one: by a replay, or by a retry of that run."""
     reason: str = ""
     """Why it was discarded."""
+
+
+def what_of_run(requested: int) -> str:
+    """Return what a failed run's letter is about, given the sequence of the run's request.
+
+    An id may be used again once its run has gone, and letters outlive runs.
+    """
+    return f"r{requested}"

@@ -20,6 +20,7 @@ from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.explain.storing import storage_faults
 from treadle.sdk.client.limits import wait_of
+from treadle.sdk.client.lineage import Lineage
 from treadle.sdk.client.looking import Look, look
 from treadle.sdk.client.notes import engine_notes, notes_of
 from treadle.sdk.client.result import hint_of
@@ -287,6 +288,9 @@ async def _letter(store: Store, run: str) -> Letter | None:
         return None
     if await store.js.last(s.dead_stream, s.letter_mark(stored.subject)) is not None:
         return None  # What somebody has replayed or discarded is no news.
+    heir = await Lineage(store).heir(run, letter.parent)
+    if heir.standing in ("superseded", "retried"):
+        return None  # Nor what others do again.
     return Letter(letter, stored.sequence)
 
 
