@@ -21,6 +21,8 @@ _STYLE_BY_KIND = {
     "step.parked": "bold yellow",
     "corrupt": "bold red",
 }
+_BOUNDED = ("waiting", "awaiting_signal", "awaiting_event", "awaiting_approval")
+"""What a step does that may have an end of its own."""
 
 
 def show(view: RunView) -> None:
@@ -148,8 +150,6 @@ def _doing(step: StepView) -> str:
             text = "held, the run is paused"
         case "waiting":
             text = f"waits {age(_now_ms() - step.since_ms)} for a message"
-            if step.due_ms:
-                text = f"{text}, at most {age(max(0, step.due_ms - _now_ms()))} more"
         case "awaiting_signal":
             text = f"waits {age(_now_ms() - step.since_ms)} for signal {step.signal}"
         case "awaiting_event":
@@ -160,6 +160,8 @@ def _doing(step: StepView) -> str:
             text = f"waits {age(_now_ms() - step.since_ms)} for run {step.child}"
         case "mapping" | "":
             text = f"run {step.child}" if step.child else step.why
+    if step.due_ms and step.doing in _BOUNDED:
+        text = f"{text}, at most {age(max(0, step.due_ms - _now_ms()))} more"
     if failed and step.doing and step.status == "active":
         failed = f"last failure {failed}"
     kept = "taken over" if step.is_kept else ""

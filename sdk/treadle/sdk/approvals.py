@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk.asks import NO_INPUT, Ask, Reply, bounded
-from treadle.sdk.definition import ApprovalStep
+from treadle.sdk.definition import ApprovalStep, expires_ms
 from treadle.sdk.messages import Failure, MessageSent
 from treadle.sdk.rfc3339 import written
 
@@ -38,7 +38,7 @@ def ask_of(
         text=step.prompt,
         input=given,
         asked_ms=started_ms,
-        due_ms=started_ms + round(step.timeout_s * 1000) if step.timeout_s else 0,
+        due_ms=expires_ms(step, started_ms),
         to=to or ", ".join(step.approvers),
     )
     return bounded((ask,))[0]

@@ -405,6 +405,13 @@ def wakes_ms(step: SleepStep, started_ms: int, due_ms: int = 0) -> int:
     return started_ms + round(step.duration_s * 1000)
 
 
+def expires_ms(step: Step, started_ms: int) -> int:
+    """Return when the time of a step that waits is over; 0 is never, or no such step."""
+    if not isinstance(step, WaitStep) or not step.timeout_s:
+        return 0
+    return started_ms + round(step.timeout_s * 1000)
+
+
 def to_plain(definition: msgspec.Struct) -> dict[str, Any]:
     """Return a definition, or a part of one, as plain data, as a document would write it.
 

@@ -44,6 +44,7 @@ from treadle.sdk.definition import (
     SleepStep,
     SubWorkflowStep,
     WaitStep,
+    expires_ms,
     wakes_ms,
 )
 from treadle.sdk.flow import PRIORITY_MAX
@@ -421,7 +422,7 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
         due_ms = wakes_ms(step, entry.started_ms, entry.due_ms)
         ended = StepEnded(step.id, "completed", 0, event=moment.id)
     elif isinstance(step, WaitStep) and step.timeout_s:
-        due_ms = waits.due_ms(step, entry.started_ms)
+        due_ms = expires_ms(step, entry.started_ms)
         ended = waits.timed_out(step, moment)
     else:
         return run

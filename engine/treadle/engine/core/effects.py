@@ -33,6 +33,7 @@ from treadle.sdk.definition import (
     SubWorkflowStep,
     TaskStep,
     WorkStep,
+    expires_ms,
     wakes_ms,
 )
 from treadle.sdk.messages import (
@@ -230,7 +231,7 @@ def _of_active_step(
             due_ms = wakes_ms(step, started_ms, entry.due_ms)
             return (_step_timer("w", "wake", step.id, "", due_ms),)
         case SignalStep() | EventStep() | ApprovalStep():
-            due_ms = waits.due_ms(step, started_ms)
+            due_ms = expires_ms(step, started_ms)
             timer = (_step_timer("d", "step_deadline", step.id, "", due_ms),) if due_ms else ()
             return (AwaitEvent(step.id), *timer) if isinstance(step, EventStep) else timer
         case ChoiceStep() | RespondStep():

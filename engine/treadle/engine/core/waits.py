@@ -7,16 +7,9 @@ from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
 from treadle.sdk import approvals
 from treadle.sdk.cancel_on import is_cancel_id
-from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, Step, WaitStep
+from treadle.sdk.definition import ApprovalStep, EventStep, SignalStep, WaitStep
 from treadle.sdk.messages import EventMatched, Failure, MessageSent
 from treadle.sdk.run import RunDocument
-
-
-def due_ms(step: Step, started_ms: int) -> int:
-    """Return when the time of a step that waits is over; 0 is never, or no such step."""
-    if not isinstance(step, WaitStep) or not step.timeout_s:
-        return 0
-    return started_ms + round(step.timeout_s * 1000)
 
 
 def timed_out(step: WaitStep, moment: Moment) -> StepEnded:

@@ -97,7 +97,7 @@ def notes_of(
         elif step.doing == "awaiting_signal":
             notes.append(
                 Note(
-                    f"step {step.id!r} waits for the signal {step.signal!r}",
+                    f"step {step.id!r} waits for the signal {step.signal!r}{_at_the_end(step)}",
                     f"treadle run signal {document.run} {step.signal}",
                     "signal_wait",
                     step.id,
@@ -105,10 +105,11 @@ def notes_of(
             )
         elif step.doing == "awaiting_event":
             fits = f" with {step.match}" if step.match else ""
+            payload = " --payload JSON" if step.match else ""
             notes.append(
                 Note(
-                    f"step {step.id!r} waits for the event {step.event!r}{fits}",
-                    f"treadle event publish {step.event} --payload JSON",
+                    f"step {step.id!r} waits for the event {step.event!r}{fits}{_at_the_end(step)}",
+                    f"treadle event publish {step.event}{payload}",
                     "event_wait",
                     step.id,
                 )
@@ -118,6 +119,14 @@ def notes_of(
         elif step.status == "active" and step.type and step.doing != "paused":
             notes.extend(_worker_notes(step, document, presence))
     return tuple(notes)
+
+
+def _at_the_end(step: StepView) -> str:
+    """Return until when a step waits for what somebody else sends, and what happens then."""
+    if not step.on_timeout:
+        return ""
+    then = "completes with null" if step.on_timeout == "complete" else "fails with reason timeout"
+    return f" (until {date(step.due_ms)}; it {then} then)"
 
 
 def _paused_note(run: str, pause: Pause, steps: Sequence[StepView]) -> Note:
@@ -282,7 +291,7 @@ def _budget_note(run: str, step: StepView, budget: SharedBudget) -> Note:
     return Note(text, command, "parked", step.id)
 
 
-def ask_note(run: str, step: str, ask: Ask) -> Note:
+def ask_note(run: str, step: str, ask: Ask, at_the_end: str = "") -> Note:
     """Return what is asked, in a line, and the command that answers it."""
     call = f"{ask.tool}({_shown(ask)})"
     match ask.kind:
@@ -296,8 +305,8 @@ def ask_note(run: str, step: str, ask: Ask) -> Note:
             options = f" ({' | '.join(ask.options)})" if ask.options else ""
             asked = f"{ask.text}{options}"
     text = f"step {step!r} asks {f'{ask.to}: ' if ask.to else ''}{asked.rstrip()}"
-    if ask.due_ms:
-        text = f"{text} (until {date(ask.due_ms)})"
+    if at_the_end or ask.due_ms:
+        text += at_the_end or f" (until {date(ask.due_ms)})"
     if ask.problem:
         text = f"{text} The last answer was not taken: {ask.problem}"
     return Note(text, _answer_command(run, ask), "ask", step)
@@ -322,7 +331,8 @@ def _shown(ask: Ask) -> str:
 
 
 def _ask_notes(run: str, step: StepView) -> list[Note]:
-    notes = [ask_note(run, step.id, ask) for ask in step.asks[:ASKS_SHOWN_MAX]]
+    asks, at_the_end = step.asks[:ASKS_SHOWN_MAX], _at_the_end(step)
+    notes = [ask_note(run, step.id, ask, at_the_end) for ask in asks]
     if (more := len(step.asks) - ASKS_SHOWN_MAX) > 0:
         command = f"treadle approvals list --run {run}"
         notes.append(Note(f"step {step.id!r} asks {more} more", command, "ask", step.id))

@@ -22,13 +22,16 @@ from treadle.sdk.definition import (
     ChoiceStep,
     EventStep,
     MapStep,
+    OnTimeout,
     RespondStep,
     SignalStep,
     SleepStep,
     Step,
     SubWorkflowStep,
     TaskStep,
+    WaitStep,
     WorkflowDefinition,
+    expires_ms,
     wakes_ms,
 )
 from treadle.sdk.errors import StoredUnreadable, UserError
@@ -115,6 +118,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Since when it does what it is doing."""
     due_ms: int = 0
     """When a delayed, sleeping or waiting step goes on; 0 is never by itself."""
+    on_timeout: OnTimeout | Literal[""] = ""
+    """Of a wait whose time is bounded: what its end does."""
     deadline_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -341,7 +346,7 @@ def _step_view(
             view = StepView(id=name, kind="approval", after=step.after)
             if entry is not None and entry.status == "active":
                 ask = ask_of(step, entry.started_ms)
-                view = msgspec.structs.replace(view, asks=(ask,), due_ms=ask.due_ms)
+                view = msgspec.structs.replace(view, asks=(ask,))
         case ChoiceStep():
             view = StepView(id=name, kind="choice", after=step.after)
             if branch:
@@ -371,6 +376,9 @@ def _step_view(
             due_ms=entry.due_ms,
             child=child_of(run, name, entry.attempt - bool(entry.due_ms)),
         )
+    if isinstance(step, WaitStep) and step.timeout_s and entry.status == "active":
+        due_ms = expires_ms(step, entry.started_ms)
+        view = msgspec.structs.replace(view, due_ms=due_ms, on_timeout=step.on_timeout)
     view = msgspec.structs.replace(
         view,
         status=entry.status,

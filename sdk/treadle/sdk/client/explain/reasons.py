@@ -105,7 +105,8 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
     step = facts.view.step(note.step) if note.step else None
     since_ms = step.since_ms if step and note.kind not in ("worker_lost", *_BLOCKED) else 0
     when = f" ({since(since_ms, facts.now_ms)})" if since_ms else ""
-    is_timed = note.kind in ("timed_wait", "provider_busy")
+    is_bounded = step is not None and step.on_timeout != ""
+    is_timed = is_bounded or note.kind in ("timed_wait", "provider_busy")
     if step and is_timed and facts.now_ms - step.due_ms > OVERDUE_MS:
         return Reason(
             kind="overdue",
@@ -118,11 +119,14 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
     text = note.text
     if step and note.kind == "unserved":
         text += silent_text(facts, step.type)
+    if step and is_bounded:
+        when = f" ({since(since_ms, facts.now_ms)}; {age(step.due_ms - facts.now_ms)} left)"
     if step and note.kind in _BLOCKED:
         since_ms = facts.now_ms - max((w.blocked_ms for w in serving(step, facts)), default=0)
     return Reason(
         kind=note.kind,
-        level=_LEVELS[note.kind],
+        # What ends by itself, however it does, waits for nobody; but who is asked has to answer.
+        level="pause" if is_bounded and note.kind != "ask" else _LEVELS[note.kind],
         text=f"{text}{when}",
         command=note.command,
         step=note.step,
