@@ -64,7 +64,7 @@ def test_an_approval_stands_in_the_inbox_with_its_input_and_holds_no_worker(play
         assert view.step("gate").doing == "awaiting_approval"
         assert "asks ada, bob: Ship it? (until 2" in view.notes[0].text
         assert view.notes[0].text.endswith("; it fails with reason timeout then)")
-        command = f"treadle approvals approve gate --run {run.id}"
+        command = f"treadle approvals approve gate --run {run.id} --by ada"
         assert view.notes[0].command == command
         why = await run.explain()
         assert (why.main.kind, why.state, why.main.command) == ("ask", "stuck", command)

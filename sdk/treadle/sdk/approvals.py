@@ -40,6 +40,7 @@ def ask_of(
         asked_ms=started_ms,
         due_ms=expires_ms(step, started_ms),
         to=to or ", ".join(step.approvers),
+        approvers=step.approvers,
     )
     return bounded((ask,))[0]
 

@@ -67,6 +67,8 @@ class Ask(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Escalations so far."""
     to: str = ""
     """Who is asked, in the asker's own words; '' is anybody."""
+    approvers: tuple[str, ...] = ()
+    """The names that an answer has to be given with, one of them; empty is any."""
     problem: str = ""
     """Why the last answer was not taken."""
     after: int = 0

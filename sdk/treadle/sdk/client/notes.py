@@ -317,7 +317,9 @@ def _answer_command(run: str, ask: Ask) -> str:
     match ask.kind:
         case "approval":
             bound = f" --hash {ask.args_hash[:HASH_CHARS_SHOWN]}" if ask.args_hash else ""
-            return f"treadle approvals approve {place}{bound}"
+            # The name of this system's user, which is the default, may not be one of them.
+            by = f" --by {shlex.quote(ask.approvers[0])}" if ask.approvers else ""
+            return f"treadle approvals approve {place}{bound}{by}"
         case "unsafe":
             return f"treadle approvals show {place}"
         case "question":
