@@ -273,10 +273,10 @@ def _create(
 def _await(world: World, run: RunDocument, step_id: str) -> Generator[None, None, None]:
     """Store who waits, then look at what was published, then whether it still waits."""
     step = world.plan.awaited(step_id)
-    world.waiters[step_id] = used_before(world.plan, run, step)
+    world.waiters[step_id] = used_before(run, step_id)
     yield
     for sequence, name in list(world.published.items()):
-        if name == step.event and sequence not in used_before(world.plan, run, step):
+        if name == step.event and sequence not in used_before(run, step_id):
             world.match(step_id, run.requested, sequence)
             break
     yield

@@ -70,7 +70,7 @@ def check_waiters(world: World) -> None:
         if run.is_terminal or entry.status != "active":
             assert step_id not in world.waiters, "a step that is over is not found any more"
             continue
-        used = used_before(world.plan, run, step)
+        used = used_before(run, step_id)
         assert world.waiters[step_id] == used
         fitting = [n for n, name in world.published.items() if name == step.event]
         assert set(fitting) <= set(used), "no event that was published is missed"
@@ -78,4 +78,4 @@ def check_waiters(world: World) -> None:
         step = world.plan.steps[step_id]
         if isinstance(step, EventStep) and entry.position:
             assert world.published[entry.position] == step.event
-            assert entry.position not in used_before(world.plan, run, step)
+            assert entry.position not in used_before(run, step_id)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core import strategies as own
 from tests.core.walks import RunWalk, plan_of
 
-from treadle.engine.core import Plan, effects
+from treadle.engine.core import Plan, StepEnded, effects
 from treadle.engine.core.waits import used_before
 from treadle.sdk import Workflow
 from treadle.sdk.definition import EventStep, TaskStep
@@ -66,6 +66,17 @@ def test_two_waits_side_by_side_may_get_one_event() -> None:
     assert walk.run.steps["a"].position == walk.run.steps["b"].position == 7
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_wait_that_begins_beside_one_before_it_may_get_its_event(first: str) -> None:
+    # Behind a quorum: "b" begins with the end of "busy", while "a" still waits.
+    behind = wait("b", "a", "busy", quorum=1)
+    walk = RunWalk(plan_of(wait("a"), BUSY, behind))
+    walk.send(StepEnded("busy", "completed", 1, event="e3", position=3))
+    for step_id in (first, {"a": "b", "b": "a"}[first]):
+        walk.send(matched(step_id, 7))
+    assert walk.run.steps["a"].position == walk.run.steps["b"].position == 7
+
+
 @given(own.plans(own.FLOW_KINDS), st.lists(own.run_events, max_size=20))
 def test_a_wait_is_looked_after_exactly_as_long_as_its_step_waits(
     plan: Plan, events: list[Any]
@@ -84,7 +95,7 @@ def test_a_wait_is_looked_after_exactly_as_long_as_its_step_waits(
         for step_id, entry in entries.items():
             step = plan.steps[step_id]
             assert isinstance(step, EventStep)
-            assert not entry.position or entry.position not in used_before(plan, walk.run, step)
+            assert not entry.position or entry.position not in used_before(walk.run, step_id)
 
 
 def test_what_the_match_asks_of_the_run_and_is_not_there_fails_the_step() -> None:

@@ -80,7 +80,7 @@ class Waiters:
         step = plan.awaited(step_id)
         names = matching.names_in(step.match)
         run_input, steps = await self._inputs.named(plan, run, step, names)
-        waiter = _waiter(plan, run, step, _given(names, run_input, steps))
+        waiter = _waiter(run, step, _given(names, run_input, steps))
         try:
             path, value = _indexed(step.match, run_input, steps)
         except conditions.ConditionError as exc:
@@ -217,9 +217,7 @@ def read_published(
     return Published(name, subject.rpartition(".")[2], sequence, time_ms, data, value)
 
 
-def _waiter(
-    plan: Plan, run: RunDocument, step: EventStep, given: tuple[Given | None, bool]
-) -> Waiter:
+def _waiter(run: RunDocument, step: EventStep, given: tuple[Given | None, bool]) -> Waiter:
     return Waiter(
         run=run.run,
         step=step.id,
@@ -228,7 +226,7 @@ def _waiter(
         match=step.match,
         request=run.requested,
         since_ms=run.events_since_ms,
-        used=used_before(plan, run, step),
+        used=used_before(run, step.id),
         given=given[0],
         is_referred=given[1],
     )

@@ -181,6 +181,9 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Every such event below this sequence was applied too, and its id forgotten."""
     chosen: dict[str, str] = {}
     """By choice that has completed: the branch it took."""
+    used: dict[str, tuple[int, ...]] = {}
+    """By step that waits for an event: the published ones that steps before it had got when it
+    began, if there are any."""
     responded: str = ""
     """The respond step that has answered the run's request: the first one that has completed."""
     limits: SpendingLimits = UNLIMITED

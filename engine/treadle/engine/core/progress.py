@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from treadle.engine.core import maps, pausing, undoing
+from treadle.engine.core import maps, pausing, undoing, waits
 from treadle.engine.core.facts import StepDecided
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan, is_decided
@@ -30,6 +30,7 @@ from treadle.engine.core.signals import consume
 from treadle.engine.core.turns import is_handled, is_held, not_begun, turn_of, unmet
 from treadle.sdk.definition import (
     ChoiceStep,
+    EventStep,
     MapStep,
     RespondStep,
     SignalStep,
@@ -217,6 +218,8 @@ def _wave(
                 pass
     run = msgspec.structs.replace(run, steps={**run.steps, **entries})
     for step_id, entry in entries.items():
+        if isinstance(step := plan.steps[step_id], EventStep):
+            run = waits.begins(plan, run, step)
         if entry.status == "active":
             run = _at_once(run, plan.steps[step_id], moment)
     following = [

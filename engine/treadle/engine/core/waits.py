@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from treadle.engine.core.facts import StepEnded
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -52,7 +54,7 @@ def matched(plan: Plan, run: RunDocument, event: EventMatched, moment: Moment) -
         return None
     if event.failure is not None:
         return StepEnded(step.id, "failed", 0, event.failure, moment.id)
-    if event.published in used_before(plan, run, step):
+    if event.published in used_before(run, step.id):
         return None
     return StepEnded(step.id, "completed", 0, event=moment.id, position=event.published)
 
@@ -78,13 +80,21 @@ def cancelling(plan: Plan, run: RunDocument, event: EventMatched) -> Failure | N
     return Failure("cancelled", f"event {event.name!r}{named} was published", retryable=False)
 
 
-def used_before(plan: Plan, run: RunDocument, step: EventStep) -> tuple[int, ...]:
-    """Return the published events that steps before this one have waited for and got; of a wait
-    to be cancelled, those that did so to a run before this one."""
-    if is_cancel_id(step.id):
-        return run.cancelled_before_by
+def used_before(run: RunDocument, wait: str) -> tuple[int, ...]:
+    """Return the published events that are none for a step which waits; of the run's wait to be
+    cancelled, those that cancelled a run before this one."""
+    return run.cancelled_before_by if is_cancel_id(wait) else run.used.get(wait, ())
+
+
+def begins(plan: Plan, run: RunDocument, step: EventStep) -> RunDocument:
+    """Return the run with what a step that begins to wait may not take: what steps before it got.
+
+    One of them that still waits, behind a quorum, waits beside it from here on: both may get the
+    same event, in whatever order engines hear of the two.
+    """
     entries = (run.steps.get(name) for name in plan.waited_before[step.id])
-    return tuple(entry.position for entry in entries if entry and entry.position)
+    used = tuple(entry.position for entry in entries if entry and entry.position)
+    return msgspec.structs.replace(run, used={**run.used, step.id: used}) if used else run
 
 
 def _awaited(step: WaitStep) -> str:

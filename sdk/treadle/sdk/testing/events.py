@@ -52,7 +52,7 @@ class External:
         step = plan.awaited(step_id)
         run_input, steps = self._world.named(step_id)
         matched = None if is_cancel_id(step_id) else _failed(step, run, run_input, steps)
-        used = used_before(plan, run, step)
+        used = used_before(run, step_id)
         for each in published:
             if matched is not None or each.name != step.event or each.sequence in used:
                 continue
