@@ -177,6 +177,30 @@ def test_a_resume_that_is_asked_before_an_engine_has_paused_the_run_counts(play:
     play(story)
 
 
+def test_a_pause_that_is_asked_before_an_engine_has_resumed_the_run_counts(play: Play) -> None:
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        run = await stand.client.start(loop(), id="run")
+        await stand.holds(Task)
+        await run.pause()
+        await stand.status("run", "paused")
+        await stand.stop(engine)
+        await run.resume()
+        await run.pause("again")
+        await run.pause("this one is none: the run is paused already")
+        await stand.engine()
+
+        async def reason() -> str:
+            view = await run.get()
+            return view.pause.reason if view.pause else ""
+
+        await stand.until("it is paused again", reason, lambda found: found == "again")
+        await run.cancel()
+        await stand.ended()
+
+    play(story)
+
+
 def test_a_run_is_paused_before_it_begins(play: Play) -> None:
     async def story(stand: Stand) -> None:
         run = await stand.client.start(loop(), id="run")

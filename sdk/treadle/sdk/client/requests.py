@@ -38,7 +38,7 @@ from treadle.sdk.messages import (
     Task,
 )
 from treadle.sdk.metadata import Given, checked
-from treadle.sdk.run import RunDocument
+from treadle.sdk.run import Pause, RunDocument, sequence_of
 from treadle.sdk.scheduling import begins_text
 from treadle.sdk.singletons import Placed
 from treadle.sdk.subjects import request_id
@@ -171,14 +171,16 @@ async def pause(store: Store, run: str, reason: str) -> None:
             f"has ended as {document.status} and cannot be paused",
             f"See it: `treadle run show {run}`.",
         )
-    if document is None or not document.is_paused:
+    if not await _is_pausing(store, run, document):
         await _store(store, run, "pause", new_nonce(), PauseRequested(reason=reason))
 
 
-async def _is_pausing(store: Store, run: str) -> bool:
-    """True if the run was paused, and no engine has said so yet."""
-    is_paused = False
-    async for stored in store.events(run):
+async def _is_pausing(store: Store, run: str, document: RunDocument | None) -> bool:
+    """True if the run is paused by what is stored, also if no engine has said so yet."""
+    known = (document and document.pause) or Pause()
+    is_paused, since = known.holds, max(sequence_of(known.event), sequence_of(known.resumed))
+    start = since + 1 if since else document.requested if document else 1
+    async for stored in store.events(run, max(1, start)):
         match decode_event(stored.data):
             case PauseRequested():
                 is_paused = True
@@ -214,7 +216,7 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
             f"See it: `treadle run show {run}`.",
         )
     is_live = document is None or not document.is_terminal
-    if is_live and not parked and await _is_pausing(store, run):
+    if is_live and not parked and await _is_pausing(store, run, document):
         await _store(store, run, "resume", new_nonce(), request)
         return
     if is_live and not parked and document is not None and not request.step:
