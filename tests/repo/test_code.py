@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import logging
 import re
 import statistics
 from pathlib import Path
@@ -112,3 +113,20 @@ def test_public_names_are_exactly_those_of_all(root: Path, name: str) -> None:
     }
     assert visible - set(exported) == set()
     assert len(exported) == len(set(exported))
+
+
+def test_no_field_of_a_log_line_has_the_name_of_one_of_loggings_own(modules: list[Path]) -> None:
+    # ``logging`` raises for them, where the line is written: mostly in an except.
+    own = {"message", "asctime", *vars(logging.makeLogRecord({}))}
+    found: list[str] = []
+    for path in modules:
+        for scope in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            inner = list(ast.walk(scope))
+            if not any(isinstance(node, ast.keyword) and node.arg == "extra" for node in inner):
+                continue
+            keys = (key for node in inner if isinstance(node, ast.Dict) for key in node.keys)
+            named = {key.value for key in keys if isinstance(key, ast.Constant)}
+            found += [f"{path}: {scope.name}: {name}" for name in sorted(named & own)]
+    assert not found

@@ -120,14 +120,15 @@ class TriggerPulls:
             is_done, later_ms = await self._messages.handle(name, source, delivery)
         except Exception as exc:  # noqa: BLE001 — a message must not stop the others
             is_done = False
-            told = {"trigger": name, "message": delivery.sequence, "error": repr(exc)}
+            told = {"trigger": name, "sequence": delivery.sequence, "error": repr(exc)}
             extra: dict[str, object] = {**told, "delivery": delivery.delivered}
             _log.warning("engine.message-delayed %s", spaced(extra), extra=extra)
+        finally:
+            puller.finished()
         if is_done:
             delivery.ack()
         else:
             delivery.nak(later_ms or _later_ms(delivery.delivered))
-        puller.finished()
 
 
 def _later_ms(deliveries: int) -> int:
