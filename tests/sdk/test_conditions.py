@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.strategies import json_values
 
-from treadle.sdk.conditions import ConditionError, evaluate, problems_of
+from treadle.sdk.conditions import ConditionError, evaluate, key_of, problems_of
 
 REVIEW = {"review": {"verdict": "ok", "score": 0.5, "notes": []}, "lint": None}
 ORDER = {"total": 250, "gift": False, "items": ["a", "b"], "name": "Ada"}
@@ -94,6 +94,13 @@ def test_what_cannot_be_said_is_an_error_that_names_the_condition(text: str) -> 
         evaluate(text, ORDER, REVIEW)
     assert f"condition {text} cannot be evaluated" in str(caught.value)
     assert "get(value" in str(caught.value)
+
+
+def test_a_number_that_json_cannot_write_is_no_key() -> None:
+    huge = 10**4_299
+    assert key_of('input["n"]', {"n": 7}, {}) == "7"
+    with pytest.raises(ConditionError, match="a huge int, which is no key"):
+        key_of('input["n"] * 10', {"n": huge}, {})
 
 
 @given(st.text(max_size=40), json_values)

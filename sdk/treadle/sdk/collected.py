@@ -78,14 +78,13 @@ def key_of(definition: WorkflowDefinition, raw: bytes) -> Key:
     if not definition.collect.key:
         return Key("", _digest("")[:_DIGEST_CHARS])
     try:
-        value = conditions.value_of(definition.collect.key, msgspec.json.decode(raw), {})
+        text = conditions.key_of(definition.collect.key, msgspec.json.decode(raw), {})
     except conditions.ConditionError as exc:
         raise InvalidPayload(
             f"input of workflow {definition.name!r}",
             f"it has no key by which its starts are collected: {exc}",
             "Give it what the key asks for",
         ) from exc
-    text = value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
     is_short = len(text) <= LANE_CHARS_MAX and text.isprintable()
     digest = _digest(text)[:_DIGEST_CHARS]
     return Key(text if is_short else digest, digest)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
+import msgspec
+
 from treadle.sdk import wording
 from treadle.sdk.wording import Suggestions
 
@@ -140,6 +142,23 @@ def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: 
         raise ConditionError(
             f"condition {text} cannot be evaluated: {what} ({type(exc).__name__}). Ask for what "
             'may be missing with get(value, "key").'
+        ) from exc
+
+
+def key_of(text: str, run_input: object, steps: Mapping[str, object]) -> str:
+    """Return what a key stands for, as text: what is not a text is written as JSON.
+
+    Raise ``ConditionError`` as ``value_of`` does, and for what JSON cannot write.
+    """
+    value = value_of(text, run_input, steps)
+    if isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value, order="sorted").decode()
+    except (ValueError, TypeError, RecursionError) as exc:  # A number of thousands of digits.
+        raise ConditionError(
+            f"key {text} gives {wording.shown(value)}, which is no key ({exc}). Name a shorter "
+            "part of it."
         ) from exc
 
 

@@ -111,7 +111,7 @@ def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
         run_input: Any = msgspec.json.decode(raw)
         # The key is that of one start; the run of a batch has a list of them.
         given = run_input[0] if isinstance(definition.collect, Batch) else run_input
-        value = conditions.value_of(key, given, {})
+        text = conditions.key_of(key, given, {})
     except (conditions.ConditionError, IndexError, KeyError, TypeError) as exc:
         of = "singleton" if definition.singleton_key else "concurrency"
         raise InvalidPayload(
@@ -119,7 +119,6 @@ def lane_of(definition: WorkflowDefinition, raw: bytes) -> str:
             f"it has no key of the {of}: {exc}",
             "Give it what the key asks for",
         ) from exc
-    text = value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
     lane = f"{definition.name}:{text}"
     if len(lane) <= LANE_CHARS_MAX and lane.isprintable():
         return lane
