@@ -21,6 +21,7 @@ from treadle.sdk.messages import (
     CancelRequested,
     ChildEnded,
     Failure,
+    LaneGranted,
     ParentEnded,
     PauseRequested,
     ResumeRequested,
@@ -339,6 +340,23 @@ def test_the_shorter_life_counts(own_s: float, given_ms: int, life_ms: int) -> N
     late = apply(plan, run, TimerFired(kind="run_deadline"), Moment("c", "t2", 1_000 + life_ms, 2))
     assert late.failure is not None
     assert f"{life_ms / 1000:g} s after its request" in late.failure.message
+
+
+def test_the_time_that_a_parent_gives_counts_while_the_child_is_queued() -> None:
+    plan = walk_plan(signal("a"), timeout_s=1)
+    link = child_run(plan, timeout_ms=5_000).parent
+    event = RunRequested(workflow="w", definition="h", lane="lane", parent=link)
+    run = request(plan, event, Moment("c", "e1", 1_000, 1), "main", is_queued=True)
+    fired = TimerFired(kind="run_deadline", due_ms=6_000)
+    assert effects.SetTimer("run", 6_000, fired) in effects.of_document(plan, run)
+    assert apply(plan, run, fired, Moment("c", "t2", 5_999, 2)) is run
+    late = apply(plan, run, fired, Moment("c", "t2", 6_000, 2))
+    assert (late.status, late.failed_step) == ("failed", "")
+    assert late.failure is not None and "5 s after its request" in late.failure.message
+    assert {effects.ClearTimers(), effects.SettleLane()} <= set(effects.of_document(plan, late))
+    granted = LaneGranted(lane="lane", request=1)
+    begun = apply(plan, run, granted, Moment("c", "e2", 5_500, 2))
+    assert begun.deadline_ms == 6_000, "and not five seconds from its start"
 
 
 def test_a_parent_says_whether_it_waits_only_if_it_can_know() -> None:

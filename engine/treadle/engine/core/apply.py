@@ -152,23 +152,27 @@ def request(
     if is_queued and behind and event.singleton == "skip":
         return singletons.skipped(run, behind, moment)
     if is_queued:
-        return msgspec.structs.replace(run, status="queued")
+        return msgspec.structs.replace(run, status="queued", deadline_ms=_parents_deadline_ms(run))
     return _begin(plan, run, moment)
 
 
 def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Start the first steps; the time a run may take counts from here, not from its request."""
-    timeout_ms = _timeout_ms(plan, run)
-    deadline_ms = moment.ms + timeout_ms if timeout_ms else 0
+    own_ms = moment.ms + _timeout_ms(plan) if _timeout_ms(plan) else 0
+    of_parent_ms = _parents_deadline_ms(run)
+    deadline_ms = min(own_ms, of_parent_ms) if own_ms and of_parent_ms else own_ms or of_parent_ms
     run = msgspec.structs.replace(run, status="running", deadline_ms=deadline_ms)
     return go_on(plan, run, first_steps(plan, run), moment)
 
 
-def _timeout_ms(plan: Plan, run: RunDocument) -> int:
-    """Return the longest life of a run: its workflow's, or the one its parent gives it."""
-    of_parent = run.parent.timeout_ms if run.parent else 0
-    own = round(plan.definition.timeout_s * 1000)
-    return min(own, of_parent) if own and of_parent else own or of_parent
+def _timeout_ms(plan: Plan) -> int:
+    return round(plan.definition.timeout_s * 1000)
+
+
+def _parents_deadline_ms(run: RunDocument) -> int:
+    """Return the end of the time that the run's parent gives it, from its request; 0 is none."""
+    of_parent_ms = run.parent.timeout_ms if run.parent else 0
+    return run.requested_ms + of_parent_ms if of_parent_ms else 0
 
 
 def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunDocument:
@@ -405,12 +409,10 @@ def _timer(run: RunDocument, event: TimerFired, moment: Moment, plan: Plan) -> R
     if event.kind == "run_deadline":
         if not run.deadline_ms or moment.ms < run.deadline_ms or run.undoing:
             return run
-        failure = Failure(
-            "run_timeout",
-            f"the run was not finished {_timeout_ms(plan, run) / 1000:g} s after its "
-            f"{_beginning(run)}",
-            retryable=False,
-        )
+        text = f"{_timeout_ms(plan) / 1000:g} s after its {_beginning(run)}"
+        if run.parent and run.deadline_ms == _parents_deadline_ms(run):
+            text = f"{run.parent.timeout_ms / 1000:g} s after its request"
+        failure = Failure("run_timeout", f"the run was not finished {text}", retryable=False)
         return stop(plan, run, "failed", moment, failure=failure)
     entry = run.steps.get(event.step)
     if entry is None or entry.status != "active":

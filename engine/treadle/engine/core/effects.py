@@ -165,7 +165,8 @@ def of_document(
         return (*_of_ended_run(plan, run), *others, *told)
     cancels = _of_cancels(plan, run)
     if run.status == "queued":
-        return (*((EnterLane(),) if is_entering(run) else others), *cancels)
+        entering = (EnterLane(),) if is_entering(run) else others
+        return (*entering, *cancels, *_of_deadline(run))
     if run.status == "scheduled":
         fired = TimerFired(kind="run_start", due_ms=run.starts_ms)
         return (SetTimer("start", run.starts_ms, fired), *cancels)
@@ -179,15 +180,21 @@ def of_document(
         steps = dict.fromkeys(map(step_of, ended))
         commands.extend(NotifyCancel(_why(run), step_id) for step_id in steps)
         commands.extend(_of_cancelled_children(plan, run))
-    elif run.deadline_ms:
-        fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
-        commands.append(SetTimer("run", run.deadline_ms, fired))
+    else:
+        commands.extend(_of_deadline(run))
     for step_id, entry in run.steps.items():
         if entry.status == "active":
             commands.extend(_of_active_step(run, plan.steps[step_id], entry, driven))
         elif entry.status == "failed" and step_id in run.maps and not run.undoing:
             commands.extend(_of_failed_map(run, step_id, driven))
     return (*commands, *_of_waits_over(plan, run))
+
+
+def _of_deadline(run: RunDocument) -> tuple[SetTimer, ...]:
+    if not run.deadline_ms:
+        return ()
+    fired = TimerFired(kind="run_deadline", due_ms=run.deadline_ms)
+    return (SetTimer("run", run.deadline_ms, fired),)
 
 
 def _of_cancels(plan: Plan | None, run: RunDocument) -> list[Command]:
