@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engine.core import rates, slots
-from treadle.sdk.flow import AGEING_MS
+from treadle.engine.core.flow import resolve
+from treadle.sdk.definition import TaskStep
+from treadle.sdk.flow import AGEING_MS, Concurrency, RateLimit
 from treadle.sdk.messages import SlotRecord, SlotWaiter
 
 NAMES = ("main.r1.a.work", "main.r2.a.work", "main.r3.a.work", "main.r4.a.work")
@@ -202,6 +205,35 @@ def test_no_more_begin_in_a_while_than_the_rate_and_its_burst_allow(
         for last in range(first, len(begun)):
             allowed = burst + (begun[last] - begun[first]) // interval_us
             assert last - first + 1 <= allowed
+
+
+@pytest.mark.parametrize("limit", [Concurrency(1), RateLimit(1, 1.0)])
+def test_a_limit_with_a_name_is_shared_by_value_wherever_the_value_is_found(
+    limit: Concurrency | RateLimit,
+) -> None:
+    def key(expression: str, name: str) -> str:
+        scope = "namespace" if name else "type"
+        own = msgspec.structs.replace(limit, scope=scope, name=name, key=expression)
+        field = "concurrency" if isinstance(limit, Concurrency) else "rate_limits"
+        step = msgspec.structs.replace(TaskStep(id="a", type="t"), **{field: (own,)})
+        flow = resolve("w", step, {"account": "A", "acc": "A", "other": "B"}, {})
+        return (*flow.slots, *flow.rates)[0].key
+
+    assert key('input["account"]', "acct") == key('input["acc"]', "acct")
+    assert key('input["account"]', "acct") != key('input["other"]', "acct")
+    assert key('input["account"]', "") != key('input["acc"]', ""), "without one its key names it"
+
+
+def test_those_that_begin_together_begin_when_all_of_them_may() -> None:
+    next_us, first_us = rates.reserve(0, 10_000, 1_000, 3)
+    next_us, both_us = rates.reserve(next_us, 10_000, 1_000, 3, 2)
+    assert (first_us, both_us) == (10_000, 10_000)
+    next_us, both_us = rates.reserve(next_us, 10_000, 1_000, 3, 2)
+    assert both_us == 12_000
+    # More than the burst wait for all of it, and the next one waits for what is beyond.
+    next_us, many_us = rates.reserve(next_us, 10_000, 1_000, 3, 5)
+    assert many_us == 15_000
+    assert rates.reserve(next_us, 10_000, 1_000, 3)[1] == 18_000
 
 
 def test_a_rate_saves_up_its_burst_and_no_more() -> None:

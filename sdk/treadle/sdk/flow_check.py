@@ -54,9 +54,11 @@ def _limits(
                 f"limit is {limit.limit}, and {CONCURRENCY_MAX} are allowed, because the record of "
                 "a limit names every holder. Lower it, or remove the limit.",
             )
-        identity = (limit.scope, limit.name, limit.key)
+        identity = (limit.scope, limit.name, "" if limit.name else limit.key)
         if identity in seen:
-            yield Problem(where, "the step has this limit already. Remove one, or name them.")
+            also = f" under the name {limit.name!r}" if limit.name else ""
+            text = f"the step has this limit already{also}. Remove one, or give each its own name."
+            yield Problem(where, text)
         seen.add(identity)
 
 

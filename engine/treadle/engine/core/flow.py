@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from treadle.engine.core.moment import Moment
-from treadle.sdk import conditions
+from treadle.sdk import conditions, wording
 from treadle.sdk.conditions import ConditionError
 from treadle.sdk.definition import Step, TypedStep
 from treadle.sdk.flow import PRIORITY_MAX, Concurrency, RateLimit
@@ -161,7 +161,8 @@ def _named(
         "namespace": "",
     }[limit.scope]
     kind = "rate" if isinstance(limit, RateLimit) else "slots"
-    parts = [kind, limit.scope, owner, limit.name, limit.key]
+    # A name says by itself which limit it is: two workflows find the same value in other places.
+    parts = [kind, limit.scope, owner, limit.name, "" if limit.name else limit.key]
     label = " ".join(part for part in (limit.scope, owner, limit.name) if part)
     if limit.key:
         value = _text(limit.key, run_input, outputs)
@@ -186,11 +187,10 @@ def _rate(
 
 def _text(expression: str, run_input: object, outputs: Mapping[str, object]) -> str:
     """Return the value of a key: texts, numbers and truth values are good for one."""
+    text = conditions.key_of(expression, run_input, outputs)
     value = conditions.value_of(expression, run_input, outputs)
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool | int | float):
-        return msgspec.json.encode(value).decode()
+    if value is None or isinstance(value, str | bool | int | float):
+        return text
     raise ConditionError(
         f"key {expression} gives a {type(value).__name__}, and a key is a text or a number. Name "
         "a part of it."
@@ -203,7 +203,7 @@ def _priority(expression: str, run_input: object, outputs: Mapping[str, object])
     value = conditions.value_of(expression, run_input, outputs)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > PRIORITY_MAX:
         raise ConditionError(
-            f"priority {expression} gives {str(value)[:SHOWN_CHARS_MAX]}, and a priority is a "
+            f"priority {expression} gives {wording.shown(value)}, and a priority is a "
             f"whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}. Correct it."
         )
     return value

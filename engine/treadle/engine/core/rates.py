@@ -12,9 +12,9 @@ def reserve(
 ) -> tuple[int, int]:
     """Return the theoretical time after one more, and when that one may begin; microseconds.
 
-    ``count`` is how many begin together: they begin when the first may, and the next one waits
-    for all of them.
+    ``count`` is how many begin together: they begin when all of them may. More than the burst
+    begin when as many as the burst may, and the next one waits for the rest.
     """
     theoretical = max(next_us, now_us)
-    begins = max(now_us, theoretical - (burst - 1) * interval_us)
+    begins = max(now_us, theoretical - (burst - min(count, burst)) * interval_us)
     return theoretical + count * interval_us, begins
