@@ -132,6 +132,7 @@ def played(
     return names, fake
 
 
+@pytest.mark.slow
 def test_the_page_about_agents_runs_as_one_program(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def place(
     return monkeypatch
 
 
+@pytest.mark.slow
 def test_the_page_about_mcp_runs(settings: Settings, place: pytest.MonkeyPatch) -> None:
     # What the page leaves out: a busy machine takes longer than 10 s to start Python.
     place.setattr(servers.McpServer.__init__, "__kwdefaults__", _patient())
@@ -79,6 +80,7 @@ def _patient() -> dict[str, Any]:
     return {**(servers.McpServer.__init__.__kwdefaults__ or {}), "init_timeout": 60.0}
 
 
+@pytest.mark.slow
 def test_the_page_about_pydantic_ai_runs(settings: Settings, place: pytest.MonkeyPatch) -> None:
     names = asyncio.run(run_page("pydantic-ai.md", settings))
     assert "two-opinions" in names["worker"].handlers

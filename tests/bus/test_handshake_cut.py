@@ -6,12 +6,14 @@ import asyncio
 import gc
 from urllib.parse import urlparse
 
+import pytest
 from tests.conftest import Eventually
 
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.settings import Settings
 
 
+@pytest.mark.slow
 def test_a_handshake_that_is_cut_leaves_no_socket_open(
     settings: Settings, eventually: Eventually
 ) -> None:

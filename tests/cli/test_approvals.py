@@ -192,6 +192,7 @@ def test_arguments_that_were_cut_are_shown_whole_from_the_journal(
 # ------------------------------------------------------------------ words
 
 
+@pytest.mark.slow
 def test_words_reach_the_only_loop_and_count_once(treadle: Run, waits: Any) -> None:
     told = waits()
     assert "treadle run steer r1 loop TEXT" in treadle("run", "show", "r1").out

@@ -45,6 +45,7 @@ def test_listings_mark_what_cannot_be_read_and_show_the_rest(
     assert [line["id"] for line in treadle("run", "list", "--json").lines]
 
 
+@pytest.mark.slow
 def test_commands_on_a_damaged_run_name_its_key_and_the_way_out(
     settings: Settings, treadle: Run
 ) -> None:

@@ -41,6 +41,7 @@ def failed(settings: Settings) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_retry_prints_the_new_run_which_says_what_it_was_made_of(
     treadle: Run, settings: Settings
 ) -> None:

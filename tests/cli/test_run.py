@@ -134,6 +134,7 @@ def test_a_completed_run_prints_its_result(treadle: Run, prepare: Prepare) -> No
     assert "run.ended  completed" in watched[-1]
 
 
+@pytest.mark.slow
 def test_how_a_run_ended_is_the_exit_code(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         failure = Failure("Boom", "it broke", False, traceback="line 1\nline 2")
@@ -171,6 +172,7 @@ def test_a_wait_ends_with_its_own_exit_code_and_says_what_is_waited_for(
     assert watched[0]["kind"] == "run.requested" and watched[-1]["error"]["type"] == "TimeoutError"
 
 
+@pytest.mark.slow
 def test_a_healthy_wait_says_nothing_and_a_quiet_one_says_what_is_missing(
     treadle: Run, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_signal_that_nothing_waits_for_is_told_apart_from_one_that_comes_too_l
     assert "has ended as completed, so nothing is left to receive signal 'go'" in late
 
 
+@pytest.mark.slow
 def test_iterations_are_named_for_loops_only(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())
@@ -253,6 +256,7 @@ def test_iterations_are_named_for_loops_only(treadle: Run, prepare: Prepare) -> 
         assert ("iteration 0" in treadle("run", "watch", step, code=exits.RUN_FAILED).out) is named
 
 
+@pytest.mark.slow
 def test_a_parked_run_shows_the_command_that_resumes_it(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())
@@ -268,6 +272,7 @@ def test_a_parked_run_shows_the_command_that_resumes_it(treadle: Run, prepare: P
     assert treadle("run", "resume", "r1", "--max-iterations", "+10", "--json").json["run"] == "r1"
 
 
+@pytest.mark.slow
 def test_a_budget_is_raised_from_the_command_line(treadle: Run, prepare: Prepare) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())
@@ -297,6 +302,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
     cents: int = 0
 
 
+@pytest.mark.slow
 def test_the_input_of_a_run_that_is_started_by_name_is_checked(
     treadle: Run, prepare: Prepare
 ) -> None:

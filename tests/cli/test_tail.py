@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Run, environment
 from tests.cli.test_run import Prepare, prepare
 from tests.client.stage import Stage, chain
@@ -102,6 +103,7 @@ def test_without_following_it_says_where_to_go_on(treadle: Run, prepare: Prepare
     assert "is running; go on: treadle run tail r1 --step loop --after 2" in done.err
 
 
+@pytest.mark.slow
 def test_text_is_on_the_screen_while_the_handler_speaks(settings: Settings, tmp_path: Path) -> None:
     worker, workflow = Worker(), Workflow("talk")
     workflow.task("speak", "speak")

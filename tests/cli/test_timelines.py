@@ -53,6 +53,7 @@ def ran(settings: Settings, *runs: str) -> None:
     asyncio.run(on_stand())
 
 
+@pytest.mark.slow
 def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
     treadle: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ MORNINGS = ("mornings", "report", "0 9 * * mon-fri", "--tz", "Europe/Berlin")
 GIVEN = ("--input", '{"days": 1}')
 
 
+@pytest.mark.slow
 def test_a_trigger_is_created_listed_shown_paused_resumed_and_deleted(
     treadle: Run, report: str
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_same_trigger_again_changes_nothing_and_another_one_has_to_replace_i
     assert treadle(*other, "--replace", "--json").json["on"]["expression"] == "@daily"
 
 
+@pytest.mark.slow
 def test_a_subject_trigger_is_created_listed_shown_fired_and_deleted(
     treadle: Run, report: str, namespace: str
 ) -> None:
@@ -145,6 +147,7 @@ def test_what_cannot_be_a_trigger_is_refused(
     assert treadle("trigger", "list", "--json").lines == []
 
 
+@pytest.mark.slow
 def test_an_unknown_trigger_is_named_with_the_nearest(treadle: Run, report: str) -> None:
     treadle(*CREATE, *MORNINGS, *GIVEN)
     for command in ("show", "pause", "resume", "delete", "fire"):

@@ -74,6 +74,7 @@ def test_a_server_that_cannot_be_reached_is_one_clear_error(
     assert "nats://127.0.0.1:9" in told.json["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_process_exits_with_the_code_and_keeps_both_outputs_apart(
     treadle_process: Run,
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_process_exits_with_the_code_and_keeps_both_outputs_apart(
     assert told.json["error"]["type"] == "UserError" and told.err == ""
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(
         "from treadle.sdk import Workflow\n"

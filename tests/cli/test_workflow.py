@@ -23,6 +23,7 @@ steps:
 """
 
 
+@pytest.mark.slow
 def test_a_file_is_registered_listed_and_shown_as_it_was_written(
     treadle: Run, settings: Settings, tmp_path: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_file_is_registered_listed_and_shown_as_it_was_written(
     treadle("workflow", "show", "nothing", code=exits.UNKNOWN)
 
 
+@pytest.mark.slow
 def test_validation_needs_no_server_and_lists_every_problem(
     treadle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

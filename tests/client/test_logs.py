@@ -75,6 +75,7 @@ def test_what_cannot_be_chosen_is_an_error(settings: Settings, wanted: dict[str,
         read(settings, **wanted)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_each_and_cannot_be_steered(
     settings: Settings, treadle: Run
 ) -> None:

@@ -26,6 +26,7 @@ MINUTE_S = 60.0
 KEYS, LIMIT = ("a", "b"), 3
 
 
+@pytest.mark.slow
 def test_the_slot_of_a_worker_that_is_killed_goes_to_who_waits(play: Play) -> None:
     async def story(stage: Stage) -> None:
         stage.engine()

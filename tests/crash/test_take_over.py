@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from tests.crash.conftest import Play
 from tests.crash.stage import Stage
 
@@ -32,6 +33,7 @@ def test_a_second_worker_takes_a_killed_ones_loop_over(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_second_engine_goes_on_at_once_when_the_first_is_killed(play: Play) -> None:
     async def story(stage: Stage) -> None:
         doomed = stage.engine("engine.events-taken=kill@5")

@@ -211,6 +211,7 @@ def test_a_task_waits_in_line_while_all_workers_are_busy(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_task_waits_for_a_slot_of_the_worker_that_has_it(play: Play) -> None:
     think, write = asyncio.Event(), asyncio.Event()
     worker = Worker("w", concurrency=1)
@@ -279,6 +280,7 @@ async def _never() -> None:
     raise AssertionError("the consumer is there")
 
 
+@pytest.mark.slow
 def test_a_blocked_handler_is_named_with_its_line(play: Play) -> None:
     release = threading.Event()
     worker = Worker("alpha")
@@ -399,6 +401,7 @@ def test_a_step_that_waits_for_a_signal_or_a_message_says_how_to_send_it(play: P
     play(story)
 
 
+@pytest.mark.slow
 def test_a_queued_run_says_who_holds_its_lane_and_what_that_one_is_doing(play: Play) -> None:
     gate = asyncio.Event()
 

@@ -162,6 +162,7 @@ def test_the_first_one_in_a_lane_is_about_to_start(
 # ---------------------------------------------------------------- the server gives nothing out
 
 
+@pytest.mark.slow
 def test_a_task_that_the_server_gives_to_no_worker_says_why_and_what_undoes_it(
     play: Play,
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_delay_whose_schedule_is_gone_is_overdue(
 # ---------------------------------------------------------------- a worker that stands still
 
 
+@pytest.mark.slow
 def test_a_task_that_one_of_two_workers_may_have_names_the_one_that_stands_still(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

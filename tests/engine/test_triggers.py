@@ -93,6 +93,7 @@ async def server_ms(stand: Stand) -> int:
     return await Triggers(stand.js, stand.subjects).now_ms()
 
 
+@pytest.mark.slow
 def test_a_firing_starts_one_run_although_two_engines_handle_it(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

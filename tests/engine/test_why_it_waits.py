@@ -73,6 +73,7 @@ async def _worker_checks(stand: Stand) -> list[Check]:
     return [check for check in checks if check.name == "workers" and check.status == "warn"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_inner", [False, True], ids=["handler", "task-of-handler"])
 def test_a_blocked_event_loop_is_named_by_doctor_and_by_the_runs_behind_it(
     play: Play, is_inner: bool

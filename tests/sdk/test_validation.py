@@ -63,6 +63,7 @@ def test_every_dag_within_the_limits_is_sound(definition: WorkflowDefinition) ->
     assert check(definition) == definition
 
 
+@pytest.mark.slow
 @QUICK
 @given(definitions())
 def test_plain_data_give_the_same_definition_and_version(definition: WorkflowDefinition) -> None:
@@ -92,6 +93,7 @@ def test_each_fault_is_reported_at_its_place_with_what_to_do(name: str) -> None:
     assert _is_reported_with_a_remedy(fault)
 
 
+@pytest.mark.slow
 @QUICK
 @given(faults(), faults())
 def test_two_faults_are_reported_at_once(one: Fault, other: Fault) -> None:

@@ -361,6 +361,7 @@ def test_a_step_shows_what_it_was_given_also_if_that_is_a_failure_or_what_it_und
     play(story, worker=ON, engine=True)
 
 
+@pytest.mark.slow
 def test_a_long_loop_stores_nothing_more_and_exports_no_message_twice(play: Play) -> None:
     async def story(place: Stand) -> None:
         told = chats(await finished(place, "25 orders"))

@@ -137,6 +137,7 @@ async def scraped(tmp_path: Path) -> str:
     return await asyncio.to_thread(read, found[0])
 
 
+@pytest.mark.slow
 def test_engine_and_worker_send_metrics_over_otlp_and_prometheus_reads_the_same(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_collector_that_refuses_changes_neither_runs_nor_what_prometheus_reads
         asyncio.run(story(taken))
 
 
+@pytest.mark.slow
 def test_a_provider_of_the_users_file_gets_the_workers_metrics_and_is_not_replaced(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -286,6 +286,7 @@ def _with(
     return pair[0], value, pair[1]
 
 
+@pytest.mark.slow
 def test_maps_limits_and_plans_survive_too() -> None:
     workflow = Workflow[Any]("more", input=list[int])
     each = workflow.map("each", "double", chunk=2, retry=Retry(max_attempts=2, delay_s=1))

@@ -209,6 +209,7 @@ async def _exit_status(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
+@pytest.mark.slow
 def test_a_process_drains_on_sigterm(settings: Settings, tmp_path: Path) -> None:
     async def story() -> None:
         async with open_stage(settings) as stage, _process(stage, tmp_path, 20) as process:
@@ -226,6 +227,7 @@ def test_a_process_drains_on_sigterm(settings: Settings, tmp_path: Path) -> None
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_process_ends_though_its_handlers_do_not(settings: Settings, tmp_path: Path) -> None:
     async def story() -> None:
         async with open_stage(settings) as stage, _process(stage, tmp_path, 0.1) as process:
@@ -240,6 +242,7 @@ def test_a_process_ends_though_its_handlers_do_not(settings: Settings, tmp_path:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_an_exit_in_a_task_of_a_handler_does_not_end_the_process(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -256,6 +259,7 @@ def test_an_exit_in_a_task_of_a_handler_does_not_end_the_process(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_process_ends_within_its_drain_while_the_server_is_away(
     own_server: NatsServer, namespace: str, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_timeout_cancels_the_handler_and_fails_the_attempt(settings: Settings)
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_handler_that_blocks_the_loop_is_timed_out_and_named_while_it_blocks(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

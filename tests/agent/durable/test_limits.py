@@ -64,6 +64,7 @@ def test_a_step_that_fails_at_the_agents_bound_says_which_its_value_and_what_to_
     assert "max_tool_calls is 2, and 2 tool calls are used. Raise" in str(failed.value)
 
 
+@pytest.mark.slow
 def test_a_durable_agent_whose_model_hangs_is_ended_at_the_hard_limit_of_its_budget(
     settings: Settings,
 ) -> None:

@@ -239,6 +239,7 @@ with anthropic.Anthropic(max_retries=0) as client:
 """
 
 
+@pytest.mark.slow
 def test_another_process_finds_it_and_a_hook_can_kill_that_process() -> None:
     started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
 

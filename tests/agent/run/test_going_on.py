@@ -23,6 +23,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=20,
     deadline=None,

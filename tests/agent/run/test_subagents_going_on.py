@@ -255,6 +255,7 @@ scripts = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30,
     deadline=None,

@@ -256,6 +256,7 @@ asyncio.run(run_command(sys.argv[1], cwd=sys.argv[2], env={"PATH": sys.argv[3]},
 """
 
 
+@pytest.mark.slow
 def test_when_the_worker_is_killed_its_commands_die_with_it(tmp_path: Path) -> None:
     command = "sleep 300 & echo $! > child.tmp; mv child.tmp child; wait"
     worker = subprocess.Popen(
