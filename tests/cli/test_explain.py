@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from tests.cli.conftest import Run
 from tests.client.stage import Stage, chain, done, play
 
@@ -39,6 +40,27 @@ def test_a_stuck_run_prints_its_main_reason_first_and_exits_with_a_code_of_its_o
     assert (told["run"], told["status"], told["state"]) == ("r1", "requested", "stuck")
     assert [reason["kind"] for reason in told["reasons"]] == ["engine_down", "requested"]
     assert told["reasons"][0]["command"] == "treadle engine"
+
+
+def test_a_suggested_command_is_for_the_namespace_that_was_asked(
+    treadle: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(chain())
+        steps = {"first": done(), "loop": done()}
+        await stage.document("r1", definition=version, status="cancelled", steps=steps)
+
+    play(settings, story)
+    monkeypatch.delenv("TREADLE_NAMESPACE")
+    monkeypatch.setenv("TREADLE_NATS_URL", settings.url)
+    here = ("--namespace", settings.namespace)
+    (_, suggested) = treadle("explain", "r1", *here).out.splitlines()
+    assert suggested == f"    treadle run history r1 --namespace {settings.namespace}"
+    treadle(*suggested.split()[1:], code=exits.OK)
+    shown = treadle("explain", "r1", *here, "--url", settings.url).out
+    assert f"treadle run history r1 --url {settings.url} --namespace {settings.namespace}" in shown
+    secret = settings.url.replace("nats://", "nats://ann:secret@")
+    assert "secret" not in treadle("explain", "r1", *here, "--url", secret).out
 
 
 def test_an_ended_run_is_well_and_one_that_is_not_there_says_where_it_was_looked_for(

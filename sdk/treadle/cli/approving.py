@@ -80,7 +80,7 @@ async def show(client: Client, id: str, run: str | None, *, as_json: bool) -> in
         if full is None:
             output.say(f"  cut: they have {ask.full_bytes} bytes in all")
     if command := ask_note(each.run, each.step, ask).command:
-        output.say(f"  next: {command}")
+        output.say(f"  next: {output.command(command)}")
     return exits.OK
 
 

@@ -35,8 +35,8 @@ async def _explain(client: Client, run_id: str, *, as_json: bool) -> int:
 def _show(explanation: Explanation) -> None:
     output.say(output.one_line(str(explanation)), _STYLES[explanation.state])
     if explanation.main.command:
-        output.say(f"    {explanation.main.command}")
+        output.say(f"    {output.command(explanation.main.command)}")
     for reason in explanation.reasons[1:]:
         output.say(f"also: {output.one_line(reason.text)}")
         if reason.command:
-            output.say(f"    {reason.command}")
+            output.say(f"    {output.command(reason.command)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ CUT_CHARS_MIN = 4
 BARS_COLUMNS_MIN = 100
 """On a narrower terminal bars are left out: they break the lines they are in."""
 _GAP = "  "
+_typed: list[str] = []
 
 # Control characters, and those that reorder what is shown. A line's end and a tab are harmless.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -119,7 +121,24 @@ def notes(items: Sequence[Note]) -> None:
     for note in items:
         say(f"! {note.text}", "yellow")
         if note.command:
-            say(f"    {note.command}")
+            say(f"    {command(note.command)}")
+
+
+def typed_with(url: str | None, namespace: str | None) -> None:
+    """Keep which server and namespace this command was told to use, for those it suggests."""
+    options = ("--url", url if url and "@" not in url else None), ("--namespace", namespace)
+    _typed.clear()
+    _typed.extend(f" {name} {shlex.quote(value)}" for name, value in options if value)
+
+
+def command(text: str) -> str:
+    """Return a suggested command as it has to be typed beside this one.
+
+    A URL with a password is left out: who has it knows it, and it is not for a screen.
+    """
+    place = "".join(_typed)
+    parts = text.split(" && ")
+    return " && ".join(f"{part}{place}" if part.startswith("treadle ") else part for part in parts)
 
 
 def table(

@@ -90,6 +90,8 @@ class ForkFrom:
 def run(url: str | None, namespace: str | None, act: Callable[[Client], Awaitable[int]]) -> int:
     """Connect, act, and return the exit code."""
 
+    output.typed_with(url, namespace)
+
     async def connected() -> int:
         async with Client.connect(url, namespace) as client:
             return await act(client)

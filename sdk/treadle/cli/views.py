@@ -108,7 +108,7 @@ def _facts(view: RunView) -> list[str]:
         f"signal {name!r} {still} ({count})" for name, count in view.signals_waiting.items()
     )
     if view.status == "completed":
-        facts.append(f"its result: treadle run result {view.id}")
+        facts.append(f"its result: {output.command(f'treadle run result {view.id}')}")
     facts.extend(f"{key}={value}" for key, value in view.metadata.items())
     return facts
 
@@ -117,7 +117,8 @@ def _forked(fork: ForkedFrom) -> str:
     at = f" at iteration {fork.iteration}" if fork.iteration >= 0 else ""
     where = f" from step {fork.step!r}{at}" if fork.step else ""
     kept = f", with {fork.kept} of its steps" if fork.kept else ""
-    return f"made of run {fork.run}{where}{kept}: treadle run show {fork.run}"
+    see = output.command(f"treadle run show {fork.run}")
+    return f"made of run {fork.run}{where}{kept}: {see}"
 
 
 def _step_row(step: StepView) -> tuple[str, ...]:
