@@ -15,6 +15,7 @@ from treadle.sdk.client import Explanation, Reason, StreamItem
 from treadle.sdk.client.explain.facts import (
     EngineFacts,
     Facts,
+    Holder,
     Letter,
     StepFacts,
     StorageFault,
@@ -353,8 +354,12 @@ def test_a_bound_is_told_with_its_values_and_raised_past_what_was_used(
 def test_a_queued_run_is_stuck_if_the_one_that_holds_its_lane_is() -> None:
     document = msgspec.structs.replace(ACTIVE, status="queued", lane="chat", steps={})
     lane: dict[str, Any] = {"document": document, "ahead": Ahead(2, holder="z")}
+    works = Reason(kind="executing", level="works", text="it works")
+    well = Explanation(
+        run="z", workflow="flow", status="running", state="healthy", at_ms=NOW, reasons=(works,)
+    )
     explanation, reason = told(
-        None, holder_since_ms=SINCE, holder_text="run z of flow is getting on: it works.", **lane
+        None, holders={"z": Holder(explanation=well, since_ms=SINCE)}, **lane
     )
     assert (explanation.state, reason.kind) == ("healthy", "lane_queued")
     assert reason.text == (
@@ -362,10 +367,14 @@ def test_a_queued_run_is_stuck_if_the_one_that_holds_its_lane_is() -> None:
         "getting on: it works"
     )
     assert reason.command == "treadle run show z"
-    explanation, reason = told(None, holder_is_stuck=True, holder_command="treadle engine", **lane)
+    waits = Reason(kind="parked", level="waits", text="it is parked", command="treadle engine")
+    stuck = msgspec.structs.replace(well, state="stuck", reasons=(waits,))
+    held: dict[str, Any] = {"holders": {"z": Holder(explanation=stuck)}, "holders_stuck": 1}
+    explanation, reason = told(None, **held, **lane)
     assert (explanation.state, reason.command) == ("stuck", "treadle engine")
-    lane["ahead"] = Ahead(4, holder="z", places=2)
-    explanation, _ = told(None, holder_is_stuck=True, holder_command="treadle engine", **lane)
+    lane["ahead"] = Ahead(4, holder="z", several=("z", "y"), places=2)
+    held["holders"]["y"] = Holder(explanation=well)
+    explanation, _ = told(None, **held, **lane)
     assert explanation.state == "healthy", "the other one may leave it"
     _, reason = told(None, document=document, ahead=Ahead())
     assert (reason.kind, reason.level) == ("lane_next", "works")

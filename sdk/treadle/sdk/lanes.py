@@ -55,8 +55,15 @@ class Ahead(msgspec.Struct, frozen=True):
     """There are more than were counted."""
     holder: str = ""
     """The first of them that is active; empty if none is yet."""
+    several: tuple[str, ...] = ()
+    """All of them that are active, if they are several; empty in a listing."""
     places: int = 1
     """It begins when fewer than so many are before it."""
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The active ones, as far as they are known."""
+        return self.several or ((self.holder,) if self.holder else ())
 
 
 def check_lane(lane: object) -> str:

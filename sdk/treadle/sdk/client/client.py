@@ -32,7 +32,7 @@ from treadle.sdk.client.arguments import whole_input
 from treadle.sdk.client.children import children
 from treadle.sdk.client.collecting import Receipt, collect
 from treadle.sdk.client.event import RunEvent
-from treadle.sdk.client.explain.asking import explain
+from treadle.sdk.client.explain.following import explain
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.giving import input_of
 from treadle.sdk.client.handle import RunHandle

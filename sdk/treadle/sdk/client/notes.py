@@ -29,6 +29,8 @@ TYPES_SHOWN_MAX = 10
 """Task types named in one note: a typing error is seen among as many."""
 
 ASKS_SHOWN_MAX = 10
+HOLDERS_SHOWN_MAX = 3
+"""Of a lane, in one line: of the others the command tells."""
 INPUT_CHARS_SHOWN = 200
 HASH_CHARS_SHOWN = 12
 """Of a sha256: enough to tell the arguments of one run apart."""
@@ -172,7 +174,10 @@ def queued_text(lane: str, ahead: Ahead) -> str:
     """Return where a queued run stands, in words."""
     more = "more than " if ahead.is_more else ""
     runs = "run" if ahead.count == 1 and not ahead.is_more else "runs"
-    held = f", held by {ahead.holder}" if ahead.holder else ""
+    names = ahead.holders[:HOLDERS_SHOWN_MAX]
+    left = len(ahead.holders) - len(names)
+    more_hold = f" and {left} more" if left > 0 else ""
+    held = f", held by {', '.join(names)}{more_hold}" if names else ""
     at_once = f" ({ahead.places} at a time)" if ahead.places > 1 else ""
     return f"queued in lane {lane!r}{at_once} behind {more}{ahead.count} {runs}{held}"
 

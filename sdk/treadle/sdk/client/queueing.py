@@ -26,7 +26,7 @@ async def ahead_of(store: Store, run: RunDocument) -> Ahead:
     """Return what stands before a queued run."""
     requests = await _requests_before(store, run)
     ahead = Ahead(is_more=len(requests) > AHEAD_MAX, places=run.places)
-    count, holder = 0, ""
+    count, holders = 0, list[str]()
     for start in range(0, min(len(requests), AHEAD_MAX), _PARALLEL):
         batch = requests[start : start + _PARALLEL]
         found = await asyncio.gather(*(_glance(store, each) for _, each in batch))
@@ -34,8 +34,10 @@ async def ahead_of(store: Store, run: RunDocument) -> Ahead:
             if is_ahead(document, sequence):
                 count += 1
                 if document is not None and document.status != "queued":
-                    holder = holder or name
-    return msgspec.structs.replace(ahead, count=count, holder=holder)
+                    holders.append(name)
+    several = tuple(holders) if len(holders) > 1 else ()
+    first = holders[0] if holders else ""
+    return msgspec.structs.replace(ahead, count=count, holder=first, several=several)
 
 
 def is_ahead(document: RunDocument | None, sequence: int) -> bool:

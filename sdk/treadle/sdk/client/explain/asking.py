@@ -13,21 +13,18 @@ import msgspec
 from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
-from treadle.sdk.children import CHILD_DEPTH_MAX
 from treadle.sdk.client.explain.facts import EngineFacts, Facts, Halt, Letter, StepFacts, Taken
 from treadle.sdk.client.explain.hearing import Heard, hear
-from treadle.sdk.client.explain.reason import Explanation
-from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.explain.storing import storage_faults
 from treadle.sdk.client.limits import wait_of
 from treadle.sdk.client.lineage import Lineage
-from treadle.sdk.client.looking import Look, look
+from treadle.sdk.client.looking import Look
 from treadle.sdk.client.notes import engine_notes, notes_of
 from treadle.sdk.client.result import hint_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import last_said
 from treadle.sdk.client.view import RunView, StepView
-from treadle.sdk.errors import StoredUnreadable, UnknownRun
+from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import (
     Beat,
     DeadLetter,
@@ -38,14 +35,11 @@ from treadle.sdk.messages import (
     Task,
     WorkerPresence,
 )
-from treadle.sdk.run import RunDocument
 from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 BEFORE_MAX = 1_000
 """Tasks looked at before one that waits for a worker; of a longer line only so much is told."""
-CHILDREN_MAX = 3
-"""Children of one run that are looked at: each takes as long as the run itself."""
 NAMESPACES_MAX = 50
 """Other namespaces of the server that are asked for a run that is not here."""
 
@@ -53,73 +47,31 @@ _letters = msgspec.json.Decoder(DeadLetter)
 _registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 
 
-async def explain(store: Store, run: str) -> Explanation:
-    """Return why a run stands, or what it does; raise ``UnknownRun`` if there is none."""
-    try:
-        found = await look(store, run)
-    except UnknownRun as error:
-        raise UnknownRun(run, await _elsewhere(store, run)) from error
-    facts = await _facts(store, found)
-    # Without an engine it does not matter what the other run is doing.
-    if found.view.ahead is not None and found.view.ahead.holder and not facts.silent:
-        facts = await _with_holder(store, facts, found.view.ahead.holder)
-    return explanation_of(await _with_children(store, facts, CHILD_DEPTH_MAX))
+async def facts_of(store: Store, found: Look, *, is_asked_for: bool = True) -> Facts:
+    """Ask about a run, without those it waits for.
 
-
-async def _with_children(store: Store, facts: Facts, levels: int) -> Facts:
-    """Add what the children are doing that the run's steps wait for, and theirs."""
-    waited = [step.child for step in facts.view.steps if step.doing == "awaiting_child"]
-    children: dict[str, Explanation] = {}
-    for child in waited[:CHILDREN_MAX] if levels else ():
-        with contextlib.suppress(UnknownRun):  # Its request is on its way.
-            found = await look(store, child)
-            below = await _facts(store, found, looks_at_storage=False)
-            children[child] = explanation_of(await _with_children(store, below, levels - 1))
-    return msgspec.structs.replace(facts, children=children) if children else facts
-
-
-async def _facts(store: Store, found: Look, *, looks_at_storage: bool = True) -> Facts:
+    What is the same for all runs, server and engines, is asked once: for the one asked for.
+    """
     view, document = found.view, found.document
     now_ms = await _now_ms(store)
     facts = Facts(view=view, now_ms=now_ms, letter=await _letter(store, view.id))
     if view.is_terminal:
         hint = hint_of(document) if document and view.status == "failed" else ""
         return msgspec.structs.replace(facts, hint=hint)
-    storage = await storage_faults(store) if looks_at_storage else ()
+    storage = await storage_faults(store) if is_asked_for else ()
     facts = msgspec.structs.replace(
         facts,
         engine=await _engine(store, view.id),
         storage=storage,
         domain=document.domain if document else facts.domain,
     )
-    return await _with_steps(store, facts, found)
-
-
-async def _with_holder(store: Store, facts: Facts, holder: str) -> Facts:
-    """Add what the active run of the lane is doing; what that waits for is not followed."""
-    try:
-        found = await look(store, holder)
-    except UnknownRun:
-        return facts  # It has gone meanwhile.
-    told = explanation_of(await _facts(store, found, looks_at_storage=False))
-    return msgspec.structs.replace(
-        facts,
-        holder_since_ms=_began_ms(found.document),
-        holder_text=str(told),
-        holder_command=told.main.command,
-        holder_is_stuck=told.is_stuck,
-    )
-
-
-def _began_ms(document: RunDocument | None) -> int:
-    began = [entry.started_ms for entry in document.steps.values()] if document else []
-    return min((each for each in began if each), default=0)
+    return await _with_steps(store, facts, found, hears_engines=is_asked_for)
 
 
 # ---------------------------------------------------------------- steps, and who lives
 
 
-async def _with_steps(store: Store, facts: Facts, found: Look) -> Facts:
+async def _with_steps(store: Store, facts: Facts, found: Look, *, hears_engines: bool) -> Facts:
     """Add what the active steps are at, and who was heard; the rest counts as gone."""
     steps: dict[str, StepFacts] = {}
     waiting: list[tuple[StepView, Task, int]] = []
@@ -138,7 +90,8 @@ async def _with_steps(store: Store, facts: Facts, found: Look) -> Facts:
     lines = await asyncio.gather(*(_in_line(store, facts.domain, *each) for each in waiting))
     steps |= {step.id: each for (step, _, _), each in zip(waiting, lines, strict=True)}
     tokens = {token: step.id for step, _, token in waiting}
-    heard = await _heard(store, facts, found, tokens, steps)
+    engines = [each for each in found.presence if each.role == "engine"] if hears_engines else []
+    heard = await _heard(store, facts, found, tokens, steps, engines)
     for token, name in tokens.items():
         taken = _taken(list(heard.beats.values()), token)
         moved = False
@@ -167,6 +120,7 @@ async def _heard(
     found: Look,
     tokens: Mapping[int, str],
     steps: Mapping[str, StepFacts],
+    engines: Sequence[WorkerPresence],
 ) -> Heard:
     types = {step.type for step in facts.view.steps if step.id in steps}
     workers = [
@@ -174,7 +128,6 @@ async def _heard(
         for each in found.presence
         if each.role == "worker" and each.domain == facts.domain and types.intersection(each.types)
     ]
-    engines = [each for each in found.presence if each.role == "engine"]
     return await hear(store.js.connection, store.subjects, tokens.keys(), workers, engines)
 
 
@@ -294,7 +247,7 @@ async def _letter(store: Store, run: str) -> Letter | None:
     return Letter(letter, stored.sequence)
 
 
-async def _elsewhere(store: Store, run: str) -> str:
+async def elsewhere(store: Store, run: str) -> str:
     """Return where the run may be that is not in this namespace, in a sentence."""
     s = store.subjects
     here = f"It is not in namespace {s.namespace!r}"

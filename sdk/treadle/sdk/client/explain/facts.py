@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from treadle.sdk.client.explain.reason import Explanation
+from treadle.sdk.client.explain.rings import Ring
 from treadle.sdk.client.limits import Wait
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
@@ -75,6 +76,14 @@ class StorageFault(msgspec.Struct, frozen=True):
     """When the last message was stored before it; 0 is not known."""
 
 
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that holds a lane."""
+
+    explanation: Explanation
+    since_ms: int = 0
+    """Since when it is active."""
+
+
 class Letter(msgspec.Struct, frozen=True):
     """A dead letter, and by which number it is named."""
 
@@ -100,12 +109,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineFacts = EngineFacts()
     storage: tuple[StorageFault, ...] = ()
     letter: Letter | None = None
-    holder_since_ms: int = 0
-    """Since when the active run of its lane is active."""
-    holder_text: str = ""
-    """What that run is doing, in a sentence."""
-    holder_command: str = ""
-    holder_is_stuck: bool = False
+    holders: dict[str, Holder] = {}
+    """What the runs are doing that hold its lane, as far as they were asked."""
+    holders_stuck: int = 0
+    """So many of those that hold its lane are stuck, the ones that wait for this run included."""
+    ring: Ring | None = None
+    """Runs that wait for each other, for which this one never ends."""
     children: dict[str, Explanation] = {}
     """What the runs are doing that its steps wait for."""
     hint: str = ""

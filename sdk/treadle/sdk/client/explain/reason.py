@@ -23,6 +23,7 @@ ReasonKind = Literal[
     "version_kept",
     "lane_queued",
     "lane_next",
+    "deadlock",
     "unserved",
     "untaken",
     "undispatched",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from treadle.sdk.client.explain.facts import EngineFacts, Facts, StorageFault
 from treadle.sdk.client.explain.reason import Explanation, Level, Reason, decided
+from treadle.sdk.client.explain.rings import ring_reason
 from treadle.sdk.client.explain.steps import (
     OVERDUE_MS,
     halt_text,
@@ -69,7 +70,7 @@ def explanation_of(facts: Facts) -> Explanation:
 def _of_live(facts: Facts) -> list[Reason]:
     of_notes = (_of_note(note, facts) for note in facts.view.notes)
     of_steps = (step_reason(step, facts) for step in facts.view.steps)
-    found = (*_storage(facts), *_behind(facts), *of_notes, *of_steps)
+    found = (*_storage(facts), *_behind(facts), *_ring(facts), *of_notes, *of_steps)
     reasons = [reason for reason in found if reason is not None]
     if not any(reason.level != "note" for reason in reasons):
         text = "it is between two steps"
@@ -178,26 +179,45 @@ def _scheduled(note: Note, facts: Facts) -> Reason:
     )
 
 
-def _queued(note: Note, facts: Facts) -> Reason:
-    text = note.text
-    if facts.holder_since_ms:
-        text = f"{text} ({since(facts.holder_since_ms, facts.now_ms)})"
-    if facts.holder_text:
-        text = f"{text}: {facts.holder_text.rstrip('.')}"
-    # Of several that hold the lane, one was asked: another may leave it at any time.
-    is_stuck = facts.holder_is_stuck and (facts.view.ahead is None or facts.view.ahead.places <= 1)
+def _queued(note: Note, facts: Facts) -> Reason | None:
+    ahead = facts.view.ahead
+    if ahead is None or _is_in_ring(facts):
+        return None
+    text, holders = note.text, facts.holders
+    if len(ahead.holders) == 1 and (only := holders.get(ahead.holder)) and only.since_ms:
+        text = f"{text} ({since(only.since_ms, facts.now_ms)})"
+    # It begins as soon as enough of them have ended, whichever.
+    is_stuck = facts.holders_stuck >= ahead.places
+    asked = [each.explanation for each in holders.values()]
+    told = next((each for each in asked if each.is_stuck == is_stuck), None)
+    if is_stuck and ahead.places > 1:
+        text = f"{text}, of which {facts.holders_stuck} are stuck"
+    if told is not None:
+        text = f"{text}: {str(told).rstrip('.')}"
     return Reason(
         kind="lane_queued",
         level="waits" if is_stuck else "pause",
         text=text,
-        command=(facts.holder_command if facts.holder_is_stuck else "") or note.command,
+        command=(told.main.command if told is not None and is_stuck else "") or note.command,
         since_ms=facts.view.requested_ms,
     )
 
 
-def _child(note: Note, facts: Facts) -> Reason:
+def _is_in_ring(facts: Facts) -> bool:
+    return facts.ring is not None and facts.view.id in facts.ring.runs
+
+
+def _ring(facts: Facts) -> list[Reason]:
+    if facts.ring is None or not _is_in_ring(facts):
+        return []
+    return [ring_reason(facts.ring, facts.view.id)]
+
+
+def _child(note: Note, facts: Facts) -> Reason | None:
     """Say what the run is doing that a step waits for: what stops it stops this one."""
     step = facts.view.step(note.step)
+    if facts.ring is not None and _is_in_ring(facts) and step.child in facts.ring.runs:
+        return None
     child = facts.children.get(step.child)
     told = f": {str(child).rstrip('.')}" if child else ""
     return Reason(
