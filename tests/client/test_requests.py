@@ -24,6 +24,7 @@ from treadle.sdk import (
     UserError,
     Workflow,
 )
+from treadle.sdk.client import requests
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import StepEntry
 from treadle.sdk.server import NatsServer
@@ -94,6 +95,26 @@ def test_an_early_signal_does_not_make_a_start_impossible(settings: Settings) ->
         await stage.client.start("flow", id="r1")
         await stage.client.signal("r1", "go", {"by": "ana"})
         assert await stage.stored("r1") == ["run.requested", "run.signal_received"]
+
+    play(settings, story)
+
+
+def test_a_run_that_was_just_started_is_looked_for_longer(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a cluster whose leader has died a server may answer that does not know of it yet.
+    monkeypatch.setattr(requests, "STORED_LOOKS_S", (0.02,) * 500)
+
+    async def story(stage: Stage) -> None:
+        await stage.client.register(chain())
+        await stage.client.start("flow", id="r1")
+        s = stage.subjects
+        await stage.js.purge(s.events_stream, s.events_of_run("r1"))
+        looking = asyncio.create_task(stage.client.get("r1"))
+        await asyncio.wait({looking}, timeout=0.2)
+        assert not looking.done()
+        await stage.client.start("flow", id="r1")
+        assert (await looking).status == "requested"
 
     play(settings, story)
 

@@ -35,11 +35,16 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 async def look(store: Store, run: str) -> Look:
     """Look at a run; raise ``UnknownRun`` if there is none."""
-    document = await requests.require(store, run)
-    if document is None:
-        found = await requests.requested(store, run, None)
-        if found is None:  # Early signals for a run that nobody has started.
+    for pause_s in (*requests.looks_s(store, run), None):
+        document = await requests.require(store, run)
+        found = None if document else await requests.requested(store, run, None)
+        if document is not None or found is not None:
+            break
+        if pause_s is None:  # Early signals for a run that nobody has started.
             raise UnknownRun(run)
+        await asyncio.sleep(pause_s)  # A server that lags may know the events later.
+    if document is None:
+        assert found is not None
         event, time_ms = found
         definition = await store.definition(event.workflow, event.definition)
         presence = tuple(await living(store, definition, MAIN_DOMAIN))

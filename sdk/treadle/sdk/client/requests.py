@@ -51,6 +51,9 @@ UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
 """Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
 a moment, and does not know what was stored after it."""
 
+STORED_LOOKS_S = (2.0, 4.0)
+"""Further ones for a run whose request this client knows to be stored."""
+
 
 async def start(
     store: Store,
@@ -241,10 +244,15 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
     await _store(store, run, "resume", new_nonce(), request)
 
 
+def looks_s(store: Store, run: str) -> tuple[float, ...]:
+    """Return the pauses between looks for a run that is not there."""
+    return (*UNKNOWN_LOOKS_S, *STORED_LOOKS_S) if run in store.started else UNKNOWN_LOOKS_S
+
+
 async def require(store: Store, run: str) -> RunDocument | None:
     """Return the run's document, None if it is only requested; raise ``UnknownRun``."""
     check_id("run id", run)
-    for pause_s in (*UNKNOWN_LOOKS_S, None):
+    for pause_s in (*looks_s(store, run), None):
         # The engine writes a document only for a request that is stored, so an empty subject
         # and no document are no run.
         document = await store.document(run)
@@ -284,6 +292,8 @@ async def _store(store: Store, run: str, verb: str, nonce: str, event: ClientEve
         message_id=request_id(run, verb, nonce),
         full_s=FULL_S,
     )
+    if isinstance(event, RunRequested):
+        store.started.append(run)
 
 
 async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:

@@ -8,6 +8,7 @@ where a later look corrects them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -26,6 +27,8 @@ from treadle.sdk.settings import Settings
 from treadle.sdk.stored import put_over, read
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.triggers.trigger import Source, Trigger
+
+STARTED_MAX = 100
 
 FULL_S = 1.0
 """How long a client offers a full store what it has to say: whoever waits for the answer acts on
@@ -51,6 +54,8 @@ class Store:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self.js = js
         self.subjects = subjects
+        self.started: deque[str] = deque(maxlen=STARTED_MAX)
+        """The newest runs whose requests this client has had acknowledged."""
 
     @classmethod
     async def open(cls, settings: Settings, *, name: str) -> Store:
