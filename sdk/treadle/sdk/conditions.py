@@ -148,9 +148,13 @@ def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: 
 def key_of(text: str, run_input: object, steps: Mapping[str, object]) -> str:
     """Return what a key stands for, as text: what is not a text is written as JSON.
 
-    Raise ``ConditionError`` as ``value_of`` does, and for what JSON cannot write.
+    Raise ``ConditionError`` as ``value_of`` and ``as_key`` do.
     """
-    value = value_of(text, run_input, steps)
+    return as_key(text, value_of(text, run_input, steps))
+
+
+def as_key(text: str, value: object) -> str:
+    """Return the value of a key as text; raise ``ConditionError`` for what JSON cannot write."""
     if isinstance(value, str):
         return value
     try:

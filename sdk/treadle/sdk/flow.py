@@ -63,3 +63,11 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """What shares the limit, as for concurrency."""
     name: str = ""
     """Name of a limit that several steps share; required for the scope ``namespace``."""
+
+
+def key_that_names(limit: Concurrency | RateLimit) -> str:
+    """Return what of its key is part of which limit it is, beside the scope and the name.
+
+    Nothing if it has a name: that is enough, and others find the same value at other places.
+    """
+    return "" if limit.name else limit.key

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from treadle.sdk import expressions, wording
 from treadle.sdk.definition import TypedStep
 from treadle.sdk.errors import InvalidId, Problem
-from treadle.sdk.flow import Concurrency, RateLimit
+from treadle.sdk.flow import Concurrency, RateLimit, key_that_names
 from treadle.sdk.identifier import is_id
 from treadle.sdk.limits import (
     CONCURRENCY_MAX,
@@ -54,7 +54,7 @@ def _limits(
                 f"limit is {limit.limit}, and {CONCURRENCY_MAX} are allowed, because the record of "
                 "a limit names every holder. Lower it, or remove the limit.",
             )
-        identity = (limit.scope, limit.name, "" if limit.name else limit.key)
+        identity = (limit.scope, limit.name, key_that_names(limit))
         if identity in seen:
             also = f" under the name {limit.name!r}" if limit.name else ""
             text = f"the step has this limit already{also}. Remove one, or give each its own name."

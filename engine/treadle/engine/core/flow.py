@@ -19,7 +19,7 @@ from treadle.engine.core.moment import Moment
 from treadle.sdk import conditions, wording
 from treadle.sdk.conditions import ConditionError
 from treadle.sdk.definition import Step, TypedStep
-from treadle.sdk.flow import PRIORITY_MAX, Concurrency, RateLimit
+from treadle.sdk.flow import PRIORITY_MAX, Concurrency, RateLimit, key_that_names
 from treadle.sdk.messages import (
     Ended,
     Flow,
@@ -161,8 +161,7 @@ def _named(
         "namespace": "",
     }[limit.scope]
     kind = "rate" if isinstance(limit, RateLimit) else "slots"
-    # A name says by itself which limit it is: two workflows find the same value in other places.
-    parts = [kind, limit.scope, owner, limit.name, "" if limit.name else limit.key]
+    parts = [kind, limit.scope, owner, limit.name, key_that_names(limit)]
     label = " ".join(part for part in (limit.scope, owner, limit.name) if part)
     if limit.key:
         value = _text(limit.key, run_input, outputs)
@@ -187,10 +186,9 @@ def _rate(
 
 def _text(expression: str, run_input: object, outputs: Mapping[str, object]) -> str:
     """Return the value of a key: texts, numbers and truth values are good for one."""
-    text = conditions.key_of(expression, run_input, outputs)
     value = conditions.value_of(expression, run_input, outputs)
     if value is None or isinstance(value, str | bool | int | float):
-        return text
+        return conditions.as_key(expression, value)
     raise ConditionError(
         f"key {expression} gives a {type(value).__name__}, and a key is a text or a number. Name "
         "a part of it."
