@@ -15,7 +15,7 @@ from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import Held, RunView, damaged_note, of_document, of_request
 from treadle.sdk.definition import WorkflowDefinition, WorkStep
 from treadle.sdk.errors import StoredUnreadable, UnknownRun
-from treadle.sdk.messages import RunRequested, WorkerPresence
+from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.run import RunDocument
 from treadle.sdk.subjects import MAIN_DOMAIN
 
@@ -35,9 +35,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 async def look(store: Store, run: str) -> Look:
     """Look at a run; raise ``UnknownRun`` if there is none."""
-    document = await _document_or_request(store, run)
-    if not isinstance(document, RunDocument):
-        event, time_ms = document
+    document = await requests.require(store, run)
+    if document is None:
+        found = await requests.requested(store, run, None)
+        if found is None:  # Early signals for a run that nobody has started.
+            raise UnknownRun(run)
+        event, time_ms = found
         definition = await store.definition(event.workflow, event.definition)
         presence = tuple(await living(store, definition, MAIN_DOMAIN))
         view = of_request(run, event, time_ms, definition, presence)
@@ -85,14 +88,3 @@ async def _registers(
         elif held is not None:
             raise held
     return registers, damaged
-
-
-async def _document_or_request(store: Store, run: str) -> RunDocument | tuple[RunRequested, int]:
-    for pause_s in (*requests.looks_s(store, run), None):
-        document = await requests.require(store, run)
-        found = document or await requests.requested(store, run, None)
-        if found is not None:
-            return found
-        if pause_s is not None:
-            await asyncio.sleep(pause_s)  # A server that lags may know the events later.
-    raise UnknownRun(run)  # Early signals for a run that nobody has started.

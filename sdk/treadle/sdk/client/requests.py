@@ -174,7 +174,8 @@ async def pause(store: Store, run: str, reason: str) -> None:
             f"has ended as {document.status} and cannot be paused",
             f"See it: `treadle run show {run}`.",
         )
-    if not await _is_pausing(store, run, document):
+    is_paused = document is not None and document.is_paused
+    if not is_paused or not await _is_pausing(store, run, document):
         await _store(store, run, "pause", new_nonce(), PauseRequested(reason=reason))
 
 
@@ -182,8 +183,7 @@ async def _is_pausing(store: Store, run: str, document: RunDocument | None) -> b
     """True if the run is paused by what is stored, also if no engine has said so yet."""
     known = (document and document.pause) or Pause()
     is_paused, since = known.holds, max(sequence_of(known.event), sequence_of(known.resumed))
-    start = since + 1 if since else document.requested if document else 1
-    async for stored in store.events(run, max(1, start)):
+    async for stored in store.events(run, since + 1):
         match decode_event(stored.data):
             case PauseRequested():
                 is_paused = True
@@ -271,12 +271,14 @@ async def requested(
         stored = await store.event(document.requested)
         event = decode_event(stored.data) if stored else None
         return (event, stored.time_ms) if stored and isinstance(event, RunRequested) else None
-    first: tuple[RunRequested, int] | None = None
-    async for stored in store.events(run):
+    # Mostly the first event is the request; the leader is asked, for a start may be a moment old.
+    start, s = 1, store.subjects
+    while stored := await store.js.next(s.events_stream, s.events_of_run(run), start):
         event = decode_event(stored.data)
-        if first is None and isinstance(event, RunRequested):
-            first = event, stored.time_ms
-    return first
+        if isinstance(event, RunRequested):
+            return event, stored.time_ms
+        start = stored.sequence + 1
+    return None
 
 
 # ---------------------------------------------------------------- leaves
