@@ -24,7 +24,7 @@ from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document
-from treadle.sdk.errors import RunConflict, ServerError, StoredUnreadable, TreadleError, UserError
+from treadle.sdk.errors import RunConflict, ServerError, TreadleError, UserError
 from treadle.sdk.listing.filters import RunFilter, RunsWanted, filter_of, matches
 from treadle.sdk.listing.wire import Position
 from treadle.sdk.run import RunDocument
@@ -223,7 +223,6 @@ class _Judge:
     """Says which of the runs that match are not acted on themselves, and why."""
 
     def __init__(self, store: Store, action: Action, chosen: RunFilter, version: Version) -> None:
-        self._store = store
         self._action = action
         self._chosen = chosen
         self._lineage = Lineage(store, version)
@@ -243,10 +242,7 @@ class _Judge:
     async def _cancelled_by(self, view: RunView) -> str:
         if view.parent is None or view.parent.detached:
             return ""
-        try:
-            parent = await self._store.document(view.parent.run)
-        except StoredUnreadable:
-            return ""
+        parent = await self._lineage.document(view.parent.run)
         return parent.run if parent is not None and self._matches(parent) else ""
 
     async def _retried(self, view: RunView) -> BulkOutcome:

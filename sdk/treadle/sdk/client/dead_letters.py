@@ -172,7 +172,7 @@ class DeadLetters:
         anyway = f"`treadle dead replay {number} --again` replays it in any case."
         if heir.standing == "awaited":
             raise waits_for(run, heir)
-        if heir.standing in ("superseded", "retried"):
+        if heir.is_at_work:
             raise RunConflict(
                 run,
                 f"has the dead letter {number}, and its work is done again by run {heir.run!r}",

@@ -141,7 +141,7 @@ async def settled(lineage: Lineage, view: DeadLetterView) -> DeadLetterView:
     if view.state != "open" or view.parent is None:
         return view
     heir = await lineage.heir(view.run, view.parent)
-    if heir.standing in ("superseded", "retried"):
+    if heir.is_at_work:
         return replace(view, state="replayed", done=f"run {heir.run}")
     return replace(view, left_to=heir.failed)
 

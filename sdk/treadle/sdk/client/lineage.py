@@ -50,6 +50,11 @@ class Heir(NamedTuple):
     """If it is inherited: the runs whose retry does it, from the parent upwards."""
 
     @property
+    def is_at_work(self) -> bool:
+        """True if the work is done again already, or has been."""
+        return self.standing in ("superseded", "retried")
+
+    @property
     def failed(self) -> str:
         """The highest of those above that has failed too; empty if none has, or nobody inherits."""
         return next((run.run for run in reversed(self.above) if run.status == "failed"), "")
@@ -71,14 +76,14 @@ class Lineage:
         """Return who does the work of a run that has failed, given what it says of its parent."""
         if link is None or link.detached:
             return ALONE
-        parent = await self._document(link.run)
+        parent = await self.document(link.run)
         entry = parent.steps.get(link.step) if parent else None
         if parent is None or entry is None:
             return ALONE
         if child_of(parent, link.step, link.attempt) != run:
             return ALONE  # The id of its parent is another run's by now.
         above = await self.heir(parent.run, parent.parent)
-        if above.standing in ("superseded", "retried", "awaited"):
+        if above.is_at_work or above.standing == "awaited":
             return above
         if entry.attempt > link.attempt:
             return Heir("superseded", child_of(parent, link.step, link.attempt + 1))
@@ -99,15 +104,15 @@ class Lineage:
 
     async def retry_of(self, run: RunDocument) -> RunDocument | None:
         """Return the retry of a run, as far as an engine has taken one; None if there is none."""
-        found = await self._document(forking.retry_id(run.run))
+        found = await self.document(forking.retry_id(run.run))
         if found is None or not _is_retry(found, run.run):
             made = await self._marked(run)
-            found = await self._document(made) if made else None
+            found = await self.document(made) if made else None
         return found if found is not None and _is_retry(found, run.run) else None
 
     async def made_of(self, run: str) -> str:
         """Return the id of the retry of a run, requested or more; empty if there is none."""
-        document = await self._document(run)
+        document = await self.document(run)
         retry = await self.retry_of(document) if document is not None else None
         if retry is not None:
             return retry.run
@@ -138,7 +143,8 @@ class Lineage:
         _keep(self._again, (run.run, step), again)
         return again
 
-    async def _document(self, run: str) -> RunDocument | None:
+    async def document(self, run: str) -> RunDocument | None:
+        """Return the document of a run; None if there is none, or it cannot be read."""
         if (known := self._ended.get(run)) is not None:
             return known
         try:

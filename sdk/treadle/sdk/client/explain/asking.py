@@ -242,7 +242,7 @@ async def _letter(store: Store, run: str) -> Letter | None:
     if await store.js.last(s.dead_stream, s.letter_mark(stored.subject)) is not None:
         return None  # What somebody has replayed or discarded is no news.
     heir = await Lineage(store).heir(run, letter.parent)
-    if heir.standing in ("superseded", "retried"):
+    if heir.is_at_work:
         return None  # Nor what others do again.
     return Letter(letter, stored.sequence)
 
