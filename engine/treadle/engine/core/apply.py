@@ -158,9 +158,9 @@ def request(
 
 def _begin(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
     """Start the first steps; the time a run may take counts from here, not from its request."""
-    own_ms = moment.ms + _timeout_ms(plan) if _timeout_ms(plan) else 0
-    of_parent_ms = _parents_deadline_ms(run)
-    deadline_ms = min(own_ms, of_parent_ms) if own_ms and of_parent_ms else own_ms or of_parent_ms
+    timeout_ms = _timeout_ms(plan)
+    own_ms = moment.ms + timeout_ms if timeout_ms else 0
+    deadline_ms = min(filter(None, (own_ms, _parents_deadline_ms(run))), default=0)
     run = msgspec.structs.replace(run, status="running", deadline_ms=deadline_ms)
     return go_on(plan, run, first_steps(plan, run), moment)
 

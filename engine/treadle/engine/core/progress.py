@@ -218,10 +218,11 @@ def _wave(
                 pass
     run = msgspec.structs.replace(run, steps={**run.steps, **entries})
     for step_id, entry in entries.items():
-        if isinstance(step := plan.steps[step_id], EventStep):
+        step = plan.steps[step_id]
+        if isinstance(step, EventStep):
             run = waits.begins(plan, run, step)
         if entry.status == "active":
-            run = _at_once(run, plan.steps[step_id], moment)
+            run = _at_once(run, step, moment)
     following = [
         follower
         for step_id in entries
