@@ -285,7 +285,7 @@ def test_a_budget_is_raised_from_the_command_line(treadle: Run, prepare: Prepare
     prepare(story)
     assert "treadle run resume r1 --add-cost 5" in treadle("run", "show", "r1").out
     refused = treadle("run", "resume", "r1", "--add-tool-calls", "9", code=exits.CONFLICT)
-    assert "max_cost used up" in refused.err
+    assert "would stop there again at max_cost" in refused.err
     treadle("run", "resume", "r1", "--add-cost", "0.5", "--add-tokens", "1000")
     history = treadle("run", "history", "r1").out
     assert "max_input_tokens +1000, max_output_tokens +1000, max_total_tokens +1000" in history

@@ -417,11 +417,13 @@ def test_without_an_engine_nothing_else_decides() -> None:
 
 def test_an_engine_is_behind_when_the_oldest_event_has_waited_for_long() -> None:
     working: dict[str, Any] = {"found": taken(4_000)}
-    behind = EngineFacts(pending=1, oldest_ms=NOW - 5_000)
+    behind = EngineFacts(pending=1, oldest_ms=NOW - 5_000, behind_ms=NOW - 5_000)
     explanation, reason = told(LIVE, WORKER, engine=behind, **working)
     assert (explanation.state, reason.kind) == ("stuck", "engine_behind")
     assert "is behind: one event waits in this run's partition" in reason.text
-    young = EngineFacts(pending=1, oldest_ms=NOW - 4_999)
+    others = EngineFacts(pending=1, oldest_ms=NOW - 5_000)
+    assert told(LIVE, WORKER, engine=others, **working)[0].state == "healthy", "not of this run"
+    young = EngineFacts(pending=1, oldest_ms=NOW - 4_999, behind_ms=NOW - 4_999)
     assert told(LIVE, WORKER, engine=young, **working)[0].state == "healthy"
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.client.test_explain import ACTIVE, ENGINE, NOW, SINCE
+from tests.client.stage import done
+from tests.client.test_explain import ACTIVE, ENGINE, LIVE, NOW, SINCE, WORKER, taken, told
 
 from treadle.sdk import Workflow
 from treadle.sdk.client.explain.facts import Facts
 from treadle.sdk.client.explain.reasons import explanation_of
 from treadle.sdk.client.view import of_document
-from treadle.sdk.run import StepEntry
+from treadle.sdk.run import Pause, StepEntry
 from treadle.sdk.times import date, since
 
 
@@ -41,3 +42,21 @@ def test_a_wait_that_its_timeout_ends_needs_nobody_and_says_what_happens_then(
     )
     late = explanation_of(Facts(view=view, now_ms=due_ms + 6_000, presence=(ENGINE,)))
     assert (late.state, late.main.kind) == ("stuck", "overdue")
+
+
+def test_a_run_that_is_paused_while_it_undoes_waits_for_the_resume() -> None:
+    undoing = msgspec.structs.replace(
+        ACTIVE, status="running", undoing="cancelled", steps={"first": done()}
+    )
+    explanation, reason = told(None, document=undoing)
+    assert (explanation.state, reason.kind) == ("healthy", "undoing")
+    pause = Pause(event="e9", reason="look first", since_ms=SINCE)
+    paused = msgspec.structs.replace(undoing, status="paused", pause=pause)
+    explanation, reason = told(None, document=paused)
+    assert (explanation.state, reason.kind) == ("stuck", "paused")
+    assert reason.command == "treadle run resume r1"
+    assert [each.level for each in explanation.reasons] == ["waits", "note"]
+    under_way = {"first": done(), "loop": StepEntry("active", 0, SINCE)}
+    paused = msgspec.structs.replace(paused, steps=under_way)
+    explanation, reason = told(LIVE, WORKER, found=taken(4_000), document=paused)
+    assert (explanation.state, reason.kind) == ("healthy", "executing"), "it may finish"

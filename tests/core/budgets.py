@@ -8,6 +8,7 @@ from treadle.engine.core import Placed, budget
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.sdk.definition import AgentLoopStep
 from treadle.sdk.messages import Ended, Register, ResumeRequested, SettleEvent, Task
+from treadle.sdk.shared_budgets import shared
 from treadle.sdk.spending import NOTHING, SharedBudget, Spent, plus, reached
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def of_step(world: World, step_id: str) -> tuple[SharedBudget, ...]:
     assert world.document is not None
     if not isinstance(world.plan.steps.get(step_id), AgentLoopStep):
         return ()
-    return budget.shared([(world.document, spent(world, but=step_id))])
+    return shared([(world.document, spent(world, but=step_id))])
 
 
 def informed(world: World, step_id: str, placed: Placed, event: Any) -> Placed:

@@ -28,6 +28,7 @@ from treadle.sdk.definition import (
 )
 from treadle.sdk.messages import Ended, Inline, Parked, ResumeRequested, Task
 from treadle.sdk.run import RunDocument
+from treadle.sdk.shared_budgets import is_bounded, shared
 from treadle.sdk.spending import UNLIMITED, SharedBudget, SpendingLimits, Spent, reached
 
 IN = Inline(msgspec.Raw(b"1"))
@@ -105,7 +106,7 @@ def test_a_loop_is_stopped_exactly_when_a_budget_above_it_is_used_up(
 ) -> None:
     run = RunDocument(run="c", workflow="w", definition="h", limits=own)
     top = RunDocument(run="p", workflow="w", definition="h", limits=above)
-    budgets = budget.shared([(run, others), (top, theirs)])
+    budgets = shared([(run, others), (top, theirs)])
     task = Task(parent="e1", workflow="w", definition="h", input=IN, spent=mine, budgets=budgets)
     is_over = reached(own, mine + others) or reached(above, mine + others + theirs)
     assert overspent(task) == ("run_budget" if is_over else "")
@@ -124,7 +125,7 @@ def ended_first(**bounds: Any) -> tuple[Plan, RunDocument]:
 
 def test_a_budget_that_is_used_up_stops_a_loop_before_it_begins_by_its_own_policy() -> None:
     plan, run = ended_first(max_tool_calls=10)
-    budgets = budget.shared([(run, calls(10))])
+    budgets = shared([(run, calls(10))])
     failed = effects.first_register(plan, run, plan.work("b"), IN, None, budgets=budgets)
     assert isinstance(failed, Ended)
     assert failed.failure is not None
@@ -188,7 +189,7 @@ def test_a_child_shares_the_budgets_above_it_unless_it_is_detached(
 def test_a_run_without_a_budget_is_asked_for_nothing() -> None:
     walk = RunWalk(plan_of(loop("a")))
     task = effects.first_task(walk.plan, walk.run, walk.plan.work("a"), IN)
-    assert (task.budgets, budget.is_bounded(walk.run)) == ((), False)
+    assert (task.budgets, is_bounded(walk.run)) == ((), False)
     event = ResumeRequested(step="a", add_spending=SpendingLimits(tool_calls=5))
     assert walk.send(event).limits == UNLIMITED
 

@@ -23,12 +23,13 @@ from tests.engine.test_why_it_waits import in_a_thread
 
 from treadle.cli import exits
 from treadle.cli.main import main
+from treadle.engine import intake
 from treadle.engine.documents import Documents
 from treadle.engine.lane_log import LaneLog
 from treadle.engine.registers import Registers
 from treadle.sdk.bus.puller import Puller
 from treadle.sdk.client.explain import reasons, steps
-from treadle.sdk.messages import Parked, Sleeping, Task
+from treadle.sdk.messages import Parked, RunRequested, Sleeping, Task
 from treadle.worker import TaskContext, Worker
 
 
@@ -155,6 +156,38 @@ def test_the_first_one_in_a_lane_is_about_to_start(
         assert 0 < reason.since_ms <= told.at_ms
         slow.gate.set()
         await stand.ended()
+
+    play(story)
+
+
+def test_an_event_of_another_run_that_is_tried_again_and_again_keeps_no_healthy_run(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "FAILED_LATER_MS", 20)
+    monkeypatch.setattr(intake, "POISON_DELIVERIES", 10_000)
+    monkeypatch.setattr(reasons, "BEHIND_MS", 0)
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(handling("link", lambda ctx: ctx.wait("an idea")))
+        await stand.js.store(stand.subjects.workflow_version("rotten", "0"), b"not a definition")
+        await stand.publish(RunRequested(workflow="rotten", definition="0"), "bad-1")
+        await stand.client.start(loop(), None, id="run")
+        told, reason = await explained(stand, "message_wait")
+        assert [each.kind for each in told.reasons] == ["message_wait"]
+        # Of two that are not handled the server does not say which: what is stored of the run does.
+        await stand.publish(RunRequested(workflow="rotten", definition="0"), "bad-2")
+        await stand.client.start(loop(), None, id="more")
+        told, reason = await explained(stand, "message_wait", "more")
+        assert [each.kind for each in told.reasons] == ["message_wait"]
+        slow = Slow(monkeypatch, Documents, "put")
+        await stand.client.start(loop(), None, id="late")
+        await slow.reached.wait()
+        told, reason = await explained(stand, "engine_behind", "late")
+        assert told.state == "stuck" and "3 events wait in this run's partition" in reason.text
+        assert 0 < reason.since_ms <= told.at_ms
+        slow.gate.set()
+        await explained(stand, "message_wait", "late")
 
     play(story)
 

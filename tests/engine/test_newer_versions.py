@@ -12,7 +12,7 @@ from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 
 from treadle.engine import versions
-from treadle.sdk import Retry, Workflow, WorkflowDefinition
+from treadle.sdk import Retry, RunConflict, Workflow, WorkflowDefinition
 from treadle.sdk.definition import VersionPolicy, content_hash
 from treadle.sdk.messages import Failure, Parked, Task
 
@@ -121,6 +121,42 @@ def test_a_parked_loop_goes_on_under_the_newest_version_with_what_was_added_to_i
         await run.resume(add_iterations=2)
         _, now = await task(stand, token)
         assert (now.definition, now.iteration, now.max_iterations) == (new, 1, 5)
+
+    play(story)
+
+
+def test_a_parked_loop_is_told_with_the_bounds_of_the_version_it_would_go_on_under(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        run = await stand.client.start(version(3, on_limit="park"), id="run")
+        token, now = await task(stand)
+        for iteration in range(3):
+            await stand.continues(token, iteration=iteration)
+            if iteration < 2:
+                token, now = await task(stand, token)
+        token = (await stand.holds(Parked)).token
+        parked = "step 'loop' is parked at max_iterations after 3 iterations"
+        lower = await register(stand, version(2, on_limit="park"))
+        told = await run.explain()
+        at = f"under version {lower}, the newest of its workflow"
+        stops = "max_iterations (3 iterations of at most 2)"
+        assert f"{parked}; {at}, it would stop again at {stops} (since " in told.main.text
+        assert told.main.command == "treadle run resume run --max-iterations +11"
+        for too_little in ({}, {"add_iterations": 1}, {"max_iterations": 3}):
+            with pytest.raises(RunConflict, match=f"would stop there again {at} at max_it") as no:
+                await run.resume(**too_little)
+        assert "(3 iterations of at most 3). Raise it past that: `treadle run resume run" in str(no)
+        higher = await register(stand, version(4, on_limit="park"))
+        told = await run.explain()
+        at = f"under version {higher}, the newest of its workflow"
+        assert f"{parked}; a resume lets it go on {at} (since " in told.main.text
+        assert told.main.command == "treadle run resume run"
+        await register(stand, version(2, on_limit="park"))
+        await run.resume(add_iterations=2)
+        _, now = await task(stand, token)
+        assert (now.definition, now.iteration, now.max_iterations) == (lower, 3, 4)
 
     play(story)
 

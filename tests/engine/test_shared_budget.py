@@ -185,6 +185,48 @@ def test_raising_the_budget_of_the_run_at_the_top_lets_a_parked_child_go_on(play
     play(story)
 
 
+def test_a_budget_that_others_have_used_up_since_is_told_as_it_stands_and_resumes_nothing(
+    play: Play,
+) -> None:
+    async def story(stand: Stand) -> None:
+        top = Workflow("top", max_tool_calls=2 * EACH)
+        top.sub_workflow("left", "child")
+        top.sub_workflow("right", "child")
+        await serving(stand, child())
+        run = await stand.client.start(top, id="r")
+        left, right = await below(stand, "left"), await below(stand, "right")
+        before = used(*[await until_parked(stand, each, "think") for each in (left, right)])
+        most = before + 1
+        await stand.client.resume("r", max_tool_calls=most)
+        raised = await stand.until(
+            "it is raised",
+            lambda: stand.client.get(right),
+            lambda view: view.step("think").budgets[0].limits.tool_calls == most,
+        )
+        (said,) = [note for note in raised.notes if note.kind == "parked"]
+        assert f"{before} of {most} tool calls of the budget of run 'r' used" in said.text
+        assert "has room again" in said.text and said.command == f"treadle run resume {right}"
+        iterations = (await stand.client.get(left)).step("think").iterations
+        await stand.client.resume(left)
+
+        def is_it(found: RunDocument | None) -> bool:
+            step = found.steps["think"] if found else None
+            return step is not None and (step.status, step.iterations) == ("parked", iterations + 1)
+
+        await stand.until("the other has used it", lambda: stand.document(left), is_it)
+        words = f"{before + EACH} of {most} tool calls"
+        told = await run.explain()
+        assert told.is_stuck and words in told.main.text
+        with pytest.raises(RunConflict, match=f"{words}.*would stop there again") as refused:
+            await stand.client.resume(right)
+        command = f"treadle run resume r --add-tool-calls 51 && treadle run resume {right}"
+        assert command in str(refused.value)
+        (said,) = [each for each in (await stand.client.get(right)).notes if each.kind == "parked"]
+        assert words in said.text and said.command == command
+
+    play(story)
+
+
 def test_a_resume_that_raises_a_budget_needs_a_run_with_one(play: Play) -> None:
     async def story(stand: Stand) -> None:
         free = Workflow("free")

@@ -98,7 +98,7 @@ def test_a_loop_parks_at_its_budget_and_goes_on_when_it_is_raised(play: Play) ->
         assert document.failure.type == "max_cost"
         notes = (await stand.client.get("run")).notes
         assert any(note.command.endswith("--add-cost 5") for note in notes)
-        with pytest.raises(RunConflict, match="max_cost used up"):
+        with pytest.raises(RunConflict, match="would stop there again at max_cost"):
             await stand.client.resume("run", add_iterations=10)
         token, _ = await stand.holds(Parked)
         await stand.client.resume("run", add_cost_usd=0.2, add_tool_calls=5)

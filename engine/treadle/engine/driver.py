@@ -183,7 +183,7 @@ class Driver:
             return first_fact(step_id, known, began)
         step, head = plan.work(step_id), 0
         flow = await self._inputs.flow(plan, run, step_id)
-        budgets = await self._ledger.budgets(plan, run, step_id)
+        budgets = await self._ledger.budgets(run, step_id)
         if step_id not in plan.steps:
             items, chunk = await self._inputs.of_chunk(plan, run, step_id)
             first = effects.first_register(plan, run, step, items, flow, chunk)

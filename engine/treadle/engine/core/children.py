@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import msgspec
 
-from treadle.engine.core.budget import is_bounded
 from treadle.engine.core.facts import ChildStarted
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
@@ -23,6 +22,7 @@ from treadle.sdk.children import CHILD_CANCELLED, CHILD_FAILED, ParentRun
 from treadle.sdk.definition import SubWorkflowStep
 from treadle.sdk.messages import ChildEnded, Failure
 from treadle.sdk.run import RunDocument, StepEntry, StepStatus, child_of
+from treadle.sdk.shared_budgets import is_bounded
 from treadle.sdk.spending import plus
 
 MESSAGE_CHARS_MAX = 2_000

@@ -6,12 +6,13 @@ Pure: it is given where the steps stand (``view.py``) and which processes live.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from treadle.sdk.asks import Ask
+from treadle.sdk.client.bounds import Bound
 from treadle.sdk.client.raising import budget_text, raise_budget, raise_past, used_text
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
@@ -75,11 +76,23 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """The step it is about; empty for the run."""
 
 
+class Newer(msgspec.Struct, frozen=True):
+    """The version under which a parked loop would go on, which is not its own."""
+
+    version: str
+    bounds: tuple[Bound, ...] = ()
+    """Those of the version that stop it again."""
+
+
+NONE_NEWER: Mapping[str, Newer] = {}
+
+
 def notes_of(
     document: RunDocument,
     steps: Sequence[StepView],
     presence: Sequence[WorkerPresence],
     ahead: Ahead | None = None,
+    newer: Mapping[str, Newer] = NONE_NEWER,
 ) -> tuple[Note, ...]:
     """Return what a person should know of a live run."""
     notes = list(engine_notes(presence))
@@ -95,7 +108,7 @@ def notes_of(
         if step.asks and step.status in ("parked", "active"):
             notes.extend(_ask_notes(document.run, step))
         elif step.status == "parked":
-            notes.append(_parked_note(document.run, step))
+            notes.append(_parked_note(document.run, step, newer.get(step.id)))
         elif step.doing == "awaiting_signal":
             notes.append(
                 Note(
@@ -268,17 +281,22 @@ def _blocked_notes(step: StepView, run: str, serving: Sequence[WorkerPresence]) 
 # ---------------------------------------------------------------- bounds
 
 
-def _parked_note(run: str, step: StepView) -> Note:
+def _parked_note(run: str, step: StepView, newer: Newer | None) -> Note:
     why = step.failure.type if step.failure else "a bound"
     if why == WAITING:
         return _waiting_note(run, step)
     if step.failure is not None and why == MAX_ATTEMPTS:
         text = f"step {step.id!r} is parked: {step.failure.message}"
         return Note(text, f"treadle run resume {run}", "parked", step.id)
-    budget = shared_reached(step.budgets, step.spent) if why == RUN_BUDGET else None
-    if budget is not None:
-        return _budget_note(run, step, budget)
     at = f" after {step.iterations} iterations" if step.iterations else ""
+    if newer is not None:
+        return _newer_note(run, step, f"step {step.id!r} is parked at {why}{at}", newer)
+    if step.budgets and why == RUN_BUDGET:
+        if budget := shared_reached(step.budgets, step.spent):
+            return _budget_note(run, step, budget)
+        text = f"step {step.id!r} is parked at {why}{at}; what it shares has room again: "
+        text += "; ".join(_budget_text(each, step) for each in step.budgets)
+        return Note(text, f"treadle run resume {run}", "parked", step.id)
     used = used_text(why, step.limits, step.spent)
     late_ms = step.since_ms - step.deadline_ms if step.deadline_ms else 0
     options = raise_past(why, step.limits, step.spent, late_ms)
@@ -286,10 +304,27 @@ def _parked_note(run: str, step: StepView) -> Note:
     return Note(text, f"treadle run resume {run} {options}", "parked", step.id)
 
 
+def _newer_note(run: str, step: StepView, parked: str, newer: Newer) -> Note:
+    """Of a loop that goes on under a newer version: it counts what that one makes of its bounds."""
+    version = f"version {newer.version}, the newest of its workflow"
+    command = f"treadle run resume {run}"
+    if newer.bounds:
+        stops = ", ".join(f"{bound.name} ({bound.used})" for bound in newer.bounds)
+        text = f"{parked}; under {version}, it would stop again at {stops}"
+        options = " ".join(bound.options for bound in newer.bounds)
+        return Note(text, f"{command} {options}", "parked", step.id)
+    if budget := shared_reached(step.budgets, step.spent):
+        return _budget_note(run, step, budget)
+    return Note(f"{parked}; a resume lets it go on under {version}", command, "parked", step.id)
+
+
+def _budget_text(budget: SharedBudget, step: StepView) -> str:
+    return f"{budget_text(budget, step.spent)} of the budget of run {budget.run!r} used"
+
+
 def _budget_note(run: str, step: StepView, budget: SharedBudget) -> Note:
     """Of a budget that the step shares: it is raised where it is, and then the step is resumed."""
-    used = budget_text(budget, step.spent)
-    text = f"step {step.id!r} is parked: {used} of the budget of run {budget.run!r} used"
+    text = f"step {step.id!r} is parked: {_budget_text(budget, step)}"
     command = f"treadle run resume {budget.run} {raise_budget(budget, step.spent)}"
     if budget.run != run:
         command = f"{command} && treadle run resume {run}"

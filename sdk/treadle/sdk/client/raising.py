@@ -53,7 +53,10 @@ def raise_past(reason: str, limits: SpendingLimits, spent: Spent, late_ms: int) 
 
 def used_text(reason: str, limits: SpendingLimits, spent: Spent) -> str:
     """Return what was used of a bound on spending: ``5.02 of 5 USD``; '' for other bounds."""
-    pairs = [(limit, used) for limit, used in _used_of(reason, limits, spent) if used >= limit]
+    return _used(reason, [pair for pair in _used_of(reason, limits, spent) if pair[1] >= pair[0]])
+
+
+def _used(reason: str, pairs: list[tuple[int, int]]) -> str:
     if reason == MAX_COST:
         return ", ".join(f"{used / MICRO:g} of {limit / MICRO:g} USD" for limit, used in pairs)
     unit = "tokens" if reason == MAX_TOKENS else "tool calls"
@@ -67,9 +70,15 @@ def raise_budget(budget: SharedBudget, spent: Spent) -> str:
 
 
 def budget_text(budget: SharedBudget, spent: Spent) -> str:
-    """Return what was used of the budget of a run."""
+    """Return what was used of the budget of a run: of what is used up, or of all that it bounds."""
     total = plus(budget.others, spent)
-    return used_text(reached(budget.limits, total), budget.limits, total)
+    if reason := reached(budget.limits, total):
+        return used_text(reason, budget.limits, total)
+    return ", ".join(
+        _used(reason, pairs)
+        for reason in (MAX_TOOL_CALLS, MAX_TOKENS, MAX_COST)
+        if (pairs := _used_of(reason, budget.limits, total))
+    )
 
 
 def _used_of(reason: str, limits: SpendingLimits, spent: Spent) -> list[tuple[int, int]]:

@@ -18,10 +18,13 @@ import msgspec
 
 from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.beginning import When
+from treadle.sdk.client import resuming
+from treadle.sdk.client.bounds import asked, bounds
 from treadle.sdk.client.event import decode_event
 from treadle.sdk.client.planned import definition_of
-from treadle.sdk.client.raising import budget_text, raise_budget, raise_past
+from treadle.sdk.client.raising import budget_text, raise_budget
 from treadle.sdk.client.store import FULL_S, Store
+from treadle.sdk.client.view import Held
 from treadle.sdk.collecting import Batch
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
@@ -35,12 +38,12 @@ from treadle.sdk.messages import (
     ResumeRequested,
     RunRequested,
     SignalReceived,
-    Task,
 )
 from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import Pause, RunDocument, sequence_of
 from treadle.sdk.scheduling import begins_text
 from treadle.sdk.singletons import Placed
+from treadle.sdk.spending import SharedBudget
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
 
@@ -356,66 +359,53 @@ async def _stops_again(
     held = await store.register(document.run, step, task_type, document.domain)
     if held is None or not isinstance(held.register, Parked):
         return None
-    task, parked_ms = held.register.task, held.register.parked_ms
-    if task.follows and task.definition != await store.latest(document.workflow):
-        return None  # The bounds are those of the version that it goes on with.
-    iterations = (request.max_iterations or task.max_iterations) + request.add_iterations
-    if task.iteration >= iterations:
+    task = await resuming.under_newest(store, step, held.register)
+    version = ""
+    if task is not held.register.task:
+        version = f" under version {task.definition}, the newest of its workflow"
+    if found := bounds(asked(task, request), held.register.parked_ms):
+        stops = ", ".join(f"{bound.name} ({bound.used})" for bound in found)
+        options = " ".join(bound.options for bound in found)
         return RunConflict(
             document.run,
-            f"is parked at step {step!r} after {task.iteration} iterations of at most "
-            f"{task.max_iterations}, and would stop there again",
-            f"Raise the bound: `treadle run resume {document.run} --max-iterations +10`.",
+            f"is parked at step {step!r}, and would stop there again{version} at {stops}",
+            f"Raise it past that: `treadle run resume {document.run} {options}`.",
         )
-    deadline_ms = task.deadline_ms
-    if request.max_duration_ms:
-        deadline_ms = task.started_ms + request.max_duration_ms
-    if task.deadline_ms and deadline_ms + request.add_duration_ms <= parked_ms:
-        return RunConflict(
-            document.run,
-            f"is parked at step {step!r} {(parked_ms - task.started_ms) / 1000:g} s after its "
-            f"start, at its max_duration, and would stop there again",
-            f"Raise the bound: `treadle run resume {document.run} --max-duration +300`.",
-        )
-    limits = spending.raised(task.limits, request.max_spending, request.add_spending)
-    spent = spending.plus(task.spent, task.spent_now)
-    if reason := spending.reached(limits, spent):
-        options = raise_past(reason, limits, spent, 0)
-        return RunConflict(
-            document.run,
-            f"is parked at step {step!r} with its {reason} used up, and would stop there again",
-            f"Raise the bound: `treadle run resume {document.run} {options}`.",
-        )
-    return await _over_budget(store, document, step, held.register.task, request)
+    return await _over_budget(store, document, step, held, request)
 
 
 async def _over_budget(
-    store: Store, document: RunDocument, step: str, task: Task, request: ResumeRequested
+    store: Store, document: RunDocument, step: str, held: Held, request: ResumeRequested
 ) -> RunConflict | None:
     """Return the error if a budget that a parked loop shares is still used up.
 
     One of a run above may have been raised just now: its engine is given a moment.
     """
-    spent = spending.plus(task.spent, task.spent_now)
-    for known in task.budgets:
-        is_own = known.run == document.run
-        for pause_s in (None,) if is_own else (*RAISED_LOOKS_S, None):
-            holder = document if is_own else await store.document(known.run)
-            limits = holder.limits if holder else spending.UNLIMITED
-            if is_own:
-                limits = spending.raised(limits, request.max_spending, request.add_spending)
-            budget = msgspec.structs.replace(known, limits=limits)
-            if not spending.shared_reached((budget,), spent):
-                break
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
-                continue
+    for pause_s in (*RAISED_LOOKS_S, None):
+        found = (await resuming.with_budgets(store, document, step, held)).register
+        assert isinstance(found, Parked)
+        budgets = [_raised(each, document.run, request) for each in found.task.budgets]
+        spent = spending.plus(found.task.spent, found.task.spent_now)
+        budget = spending.shared_reached(budgets, spent)
+        if budget is None:
+            return None
+        is_own = budget.run == document.run
+        if is_own or pause_s is None:  # Nobody else raises it now.
             then = "" if is_own else f" && treadle run resume {document.run}"
             return RunConflict(
                 document.run,
-                f"is parked at step {step!r} with the budget of run {known.run!r} used up "
+                f"is parked at step {step!r} with the budget of run {budget.run!r} used up "
                 f"({budget_text(budget, spent)}), and would stop there again",
                 "Raise it first: "
-                f"`treadle run resume {known.run} {raise_budget(budget, spent)}{then}`.",
+                f"`treadle run resume {budget.run} {raise_budget(budget, spent)}{then}`.",
             )
+        await asyncio.sleep(pause_s)
     return None
+
+
+def _raised(budget: SharedBudget, run: str, request: ResumeRequested) -> SharedBudget:
+    """Return a shared budget with what a resume of that run raises it by."""
+    if budget.run != run:
+        return budget
+    limits = spending.raised(budget.limits, request.max_spending, request.add_spending)
+    return msgspec.structs.replace(budget, limits=limits)

@@ -15,7 +15,7 @@ from treadle.sdk import choices
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask
 from treadle.sdk.children import ParentRun
-from treadle.sdk.client.notes import Note, engine_notes, notes_of
+from treadle.sdk.client.notes import NONE_NEWER, Newer, Note, engine_notes, notes_of
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -133,8 +133,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """Of a live loop that takes newer versions: the one of this iteration."""
     budgets: tuple[SharedBudget, ...] = ()
-    """Of the run and of those above it, which a live loop shares, as they stood at its last
-    boundary."""
+    """Of the run and of those above it, which a live loop shares: as they stood at its last
+    boundary, or of one that is parked as they stand now."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, of one that waits."""
     branch: str = ""
@@ -276,11 +276,13 @@ def of_document(
     registers: Mapping[str, Held],
     presence: Sequence[WorkerPresence] | None,
     ahead: Ahead | None = None,
+    newer: Mapping[str, Newer] = NONE_NEWER,
 ) -> RunView:
     """Return the view of a run.
 
     Without its definition only steps that have begun are shown; without presence no notes.
-    ``ahead`` is what stands before it, if it is queued.
+    ``ahead`` is what stands before it, if it is queued; ``newer`` the versions under which its
+    parked loops would go on.
     """
     known = {step.id: step for step in definition.steps} if definition else {}
     names = [*known, *(name for name in document.steps if name not in known)]
@@ -293,7 +295,7 @@ def of_document(
     )
     notes: tuple[Note, ...] = ()
     if presence is not None and not document.is_terminal:
-        notes = notes_of(document, steps, presence, ahead)
+        notes = notes_of(document, steps, presence, ahead, newer)
     return RunView(
         id=document.run,
         workflow=document.workflow,

@@ -11,6 +11,7 @@ from treadle.engine.core.bounds import spent_by, task_of
 from treadle.sdk.definition import AgentLoopStep, SubWorkflowStep
 from treadle.sdk.messages import Ended, Event, Register, ResumeRequested, SettleEvent
 from treadle.sdk.run import RunDocument
+from treadle.sdk.shared_budgets import is_bounded, shared
 from treadle.sdk.spending import NOTHING, SharedBudget, Spent, plus
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def informed(world: World, step_id: str, placed: Placed, event: Event) -> Placed
 def of_step(world: World, step_id: str) -> tuple[SharedBudget, ...]:
     """Return the budgets that bound a step, if it is a loop."""
     is_loop = isinstance(world.plan.steps[step_id], AgentLoopStep)
-    if world.run is None or not is_loop or not budget.is_bounded(world.run):
+    if world.run is None or not is_loop or not is_bounded(world.run):
         return ()
-    return budget.shared(_levels(world, step_id))
+    return shared(_levels(world, step_id))
 
 
 def _levels(world: World, step_id: str) -> Iterator[tuple[RunDocument, Spent]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
-from treadle.sdk.bus.acks import CONSUMER_NOT_FOUND, time_us
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
-from treadle.sdk.client.explain.facts import EngineFacts, Facts, Halt, Letter, StepFacts, Taken
+from treadle.sdk.client.explain.engines import consumer, engine_facts, halt_of, now_of
+from treadle.sdk.client.explain.facts import Facts, Letter, StepFacts, Taken
 from treadle.sdk.client.explain.hearing import Heard, hear
 from treadle.sdk.client.explain.storing import storage_faults
 from treadle.sdk.client.limits import wait_of
@@ -53,7 +51,7 @@ async def facts_of(store: Store, found: Look, *, is_asked_for: bool = True) -> F
     What is the same for all runs, server and engines, is asked once: for the one asked for.
     """
     view, document = found.view, found.document
-    now_ms = await _now_ms(store)
+    now_ms = await now_of(store)
     facts = Facts(view=view, now_ms=now_ms, letter=await _letter(store, view.id))
     if view.is_terminal:
         hint = hint_of(document) if document and view.status == "failed" else ""
@@ -61,7 +59,7 @@ async def facts_of(store: Store, found: Look, *, is_asked_for: bool = True) -> F
     storage = await storage_faults(store) if is_asked_for else ()
     facts = msgspec.structs.replace(
         facts,
-        engine=await _engine(store, view.id),
+        engine=await engine_facts(store, found),
         storage=storage,
         domain=document.domain if document else facts.domain,
     )
@@ -106,7 +104,7 @@ async def _with_steps(store: Store, facts: Facts, found: Look, *, hears_engines:
     return msgspec.structs.replace(
         facts,
         view=view,
-        now_ms=await _now_ms(store),
+        now_ms=await now_of(store),
         steps=steps,
         presence=living,
         silent=heard.silent,
@@ -138,15 +136,15 @@ def _view_of(found: Look, living: Sequence[WorkerPresence]) -> RunView:
         kept = [note for note in view.notes if note.kind != "engine_down"]
         return msgspec.structs.replace(view, notes=(*kept, *engine_notes(living)))
     damaged = (note for note in view.notes if note.kind == "note")
-    notes = notes_of(found.document, view.steps, living, view.ahead)
+    notes = notes_of(found.document, view.steps, living, view.ahead, found.newer)
     return msgspec.structs.replace(view, notes=(*damaged, *notes))
 
 
 async def _in_line(store: Store, domain: str, step: StepView, task: Task, token: int) -> StepFacts:
     s = store.subjects
     name = s.worker_consumer(step.type, domain)
-    info = await _consumer(store, s.steps_stream, name)
-    halt = _halt(info, s.steps_stream, name) if info else None
+    info = await consumer(store, s.steps_stream, name)
+    halt = halt_of(info, s.steps_stream, name) if info else None
     delivered = int(info["delivered"]["stream_seq"]) if info else 0
     if token <= delivered:
         return StepFacts(task=task, is_given_out=True)
@@ -163,19 +161,6 @@ async def _in_line(store: Store, domain: str, step: StepView, task: Task, token:
     )
 
 
-def _halt(info: dict[str, Any], stream: str, name: str) -> Halt | None:
-    """Return why the server gives out nothing, given what it says of the consumer."""
-    if info.get("paused"):
-        until_ms = time_us(info["config"]["pause_until"]) // 1_000
-        text = f"consumer {name} of stream {stream} is paused"
-        return Halt(text, f"nats consumer resume {stream} {name}", until_ms)
-    out, most = int(info["num_ack_pending"]), int(info["config"].get("max_ack_pending", -1))
-    if not 0 < most <= out:
-        return None
-    text = f"{out} messages of consumer {name} of stream {stream} are given out, of at most {most}"
-    return Halt(text, f"nats consumer edit {stream} {name} --max-pending NUMBER")
-
-
 def _taken(beats: Sequence[Beat], token: int) -> Taken | None:
     for beat in beats:
         for held in beat.held:
@@ -184,50 +169,7 @@ def _taken(beats: Sequence[Beat], token: int) -> Taken | None:
     return None
 
 
-# ---------------------------------------------------------------- engines, letters, namespaces
-
-
-async def _engine(store: Store, run: str) -> EngineFacts:
-    s = store.subjects
-    partition = s.partition(run)
-    name = s.engine_consumer(partition)
-    info = await _consumer(store, s.events_stream, name)
-    if info is None:
-        return EngineFacts()
-    floor: dict[str, Any] = info["ack_floor"]
-    pending = int(info["num_pending"]) + int(info["num_ack_pending"])
-    oldest_ms = 0
-    if pending:
-        events = s.events_of_partition(partition)
-        first = await store.js.next(s.events_stream, events, int(floor["stream_seq"]) + 1)
-        oldest_ms = first.time_ms if first else 0
-    last_active = floor.get("last_active", "")
-    return EngineFacts(
-        pending=pending,
-        oldest_ms=oldest_ms,
-        handled_ms=time_us(last_active) // 1_000 if last_active else 0,
-        halt=_halt(info, s.events_stream, name),
-    )
-
-
-async def _consumer(store: Store, stream: str, name: str) -> dict[str, Any] | None:
-    try:
-        return await store.js.api(f"CONSUMER.INFO.{stream}.{name}")
-    except ApiError as error:
-        if error.err_code == CONSUMER_NOT_FOUND:
-            return None
-        raise error.for_users(f"the state of consumer {name!r}") from error
-    except Unknown:
-        return None
-
-
-async def _now_ms(store: Store) -> int:
-    """Return the server's time: ages from two clocks mislead."""
-    try:
-        info = await store.js.api(f"STREAM.INFO.{store.subjects.events_stream}")
-        return time_us(info["ts"]) // 1_000
-    except (ApiError, Unknown, KeyError):
-        return time.time_ns() // 1_000_000
+# ---------------------------------------------------------------- letters, namespaces
 
 
 async def _letter(store: Store, run: str) -> Letter | None:

@@ -61,6 +61,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Events that are stored and not handled, those of other runs included."""
     oldest_ms: int = 0
     """When the oldest of them was stored."""
+    behind_ms: int = 0
+    """When the oldest of those was stored that keep this run waiting: events that no engine has
+    been given yet, and the run's own; 0 is none. Another run's that is tried again is none."""
     handled_ms: int = 0
     """When an engine last had handled one; 0 is never."""
     halt: Halt | None = None

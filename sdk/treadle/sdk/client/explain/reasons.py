@@ -127,13 +127,18 @@ def _of_note(note: Note, facts: Facts) -> Reason | None:
     return Reason(
         kind=note.kind,
         # What ends by itself, however it does, waits for nobody; but who is asked has to answer.
-        level="pause" if is_bounded and note.kind != "ask" else _LEVELS[note.kind],
+        level="pause" if is_bounded and note.kind != "ask" else _level(note.kind, facts.view),
         text=f"{text}{when}",
         command=note.command,
         step=note.step,
         since_ms=since_ms,
         until_ms=step.due_ms if step and is_timed else 0,
     )
+
+
+def _level(kind: NoteKind, view: RunView) -> Level:
+    # What is paused undoes nothing more either, until somebody resumes it.
+    return "note" if kind == "undoing" and view.pause is not None else _LEVELS[kind]
 
 
 def _engine_down(note: Note, facts: Facts) -> Reason:
@@ -269,7 +274,7 @@ def _behind(facts: Facts) -> list[Reason]:
     if engine.halt is not None:
         text = f"an engine runs and is given no events: {halt_text(engine.halt, facts.now_ms)}; "
         text, command = f"{text}{waits}", engine.halt.command
-    elif facts.now_ms - engine.oldest_ms >= BEHIND_MS:
+    elif engine.behind_ms and facts.now_ms - engine.behind_ms >= BEHIND_MS:
         text, command = f"an engine runs and is behind: {waits}", "treadle doctor"
     else:
         return []
@@ -279,7 +284,7 @@ def _behind(facts: Facts) -> list[Reason]:
             level="problem",
             text=text,
             command=command,
-            since_ms=engine.oldest_ms,
+            since_ms=engine.behind_ms or engine.oldest_ms,
         )
     ]
 
