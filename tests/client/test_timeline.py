@@ -157,11 +157,12 @@ def test_a_resumed_bound_a_lane_and_a_signal_have_their_time() -> None:
     assert fold(of=view(queued)) == [("lane", 0, 0, 1_000, 0, "")]
     flow = Workflow("flow")
     flow.wait_for_signal("go", signal="go")
-    steps = {"go": StepEntry("completed", 1, 1_200, 4_000)}
-    signalled = msgspec.structs.replace(RUNNING, steps=steps)
-    assert fold(of=of_document(signalled, flow.build(), {}, None)) == [
-        ("signal", 0, 0, 1_200, 4_000, "completed")
-    ]
+    for event, outcome in (("e7", "completed"), ("t7", "timed out")):
+        steps = {"go": StepEntry("completed", 1, 1_200, 4_000, event)}
+        signalled = msgspec.structs.replace(RUNNING, steps=steps)
+        assert fold(of=of_document(signalled, flow.build(), {}, None)) == [
+            ("signal", 0, 0, 1_200, 4_000, outcome)
+        ]
 
 
 # ---------------------------------------------------------------- differences

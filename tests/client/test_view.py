@@ -16,6 +16,7 @@ from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
+    Fork,
     Register,
     Sleeping,
     WorkerPresence,
@@ -202,3 +203,28 @@ def test_a_used_up_budget_shows_how_to_raise_it() -> None:
         held = {"loop": Held(parked(reason, iteration=2), 9)}
         (note,) = of_document(document, chain().build(), held, [ENGINE]).notes
         assert note.command == f"treadle run resume r1 {option}"
+
+
+def test_a_wait_whose_time_was_over_does_not_look_met() -> None:
+    workflow = Workflow("flow")
+    for name in ("met", "unmet", "failing", "over"):
+        workflow.wait_for_signal(name, signal="go", timeout=5, on_timeout="complete")
+    unanswered = Failure("timeout", "signal 'go' did not come within 5 s", retryable=False)
+    steps = {
+        "met": StepEntry("completed", 0, 1_000, 2_000, "e7"),
+        "unmet": StepEntry("completed", 0, 1_000, 6_000, "t8"),
+        "failing": StepEntry("failed", 0, 1_000, 6_000, "t9", unanswered),
+        "over": StepEntry("completed", 0, 1_000, 6_000, "e3"),
+    }
+    document = RunDocument(run="r1", workflow="flow", definition="v", steps=steps)
+    taken_over = msgspec.structs.replace(document, fork=Fork(run="r0", kept={"over": 3}))
+    view = of_document(taken_over, workflow.build(), {}, [ENGINE])
+    told = {step.id: step.timed_out for step in view.steps}
+    assert told == {"met": "", "unmet": "complete", "failing": "fail", "over": ""}
+
+
+def test_what_an_ended_run_never_came_to_is_not_reached() -> None:
+    ended = msgspec.structs.replace(ACTIVE, status="failed", steps={"first": done()})
+    assert of_document(ended, chain().build(), {}, []).step("loop").status == "not_reached"
+    alive = msgspec.structs.replace(ended, status="running")
+    assert of_document(alive, chain().build(), {}, []).step("loop").status == "waiting"

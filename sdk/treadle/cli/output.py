@@ -51,6 +51,7 @@ STYLES = {
     "requested": "dim",
     "unreadable": "bold red",
     "waiting": "dim",
+    "not reached": "dim",
     "ok": "green",
     "warn": "yellow",
     "fail": "bold red",

@@ -10,6 +10,7 @@ import msgspec
 
 from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
+from treadle.sdk.client.ending import timeout_text
 from treadle.sdk.client.notes import queued_text
 from treadle.sdk.client.view import ForkedFrom
 from treadle.sdk.times import age, date
@@ -123,18 +124,19 @@ def _forked(fork: ForkedFrom) -> str:
 
 def _step_row(step: StepView) -> tuple[str, ...]:
     iterations, attempt = "", ""
-    if step.kind == "agent_loop" and step.status != "waiting":
+    if step.kind == "agent_loop" and step.status not in ("waiting", "not_reached"):
         bound = f"/{step.max_iterations}" if step.max_iterations else ""
         iterations = f"{step.iterations}{bound}"
     if step.attempt:
         attempt = str(step.attempt)
     end_ms = step.ended_ms or (_now_ms() if step.status == "active" else 0)
     took = age(end_ms - step.started_ms) if step.started_ms and end_ms and not step.is_kept else ""
-    return (step.id, step.status, iterations, attempt, took, _doing(step))
+    status = step.status.replace("_", " ")
+    return (step.id, status, iterations, attempt, took, _doing(step))
 
 
 def _doing(step: StepView) -> str:
-    if step.status == "waiting":
+    if step.status in ("waiting", "not_reached"):
         return f"after {', '.join(step.after)}" if step.after else ""
     failed = str(step.failure) if step.failure else ""
     match step.doing:
@@ -165,6 +167,9 @@ def _doing(step: StepView) -> str:
         text = f"{text}, at most {age(max(0, step.due_ms - _now_ms()))} more"
     if failed and step.doing and step.status == "active":
         failed = f"last failure {failed}"
+    if step.timed_out == "complete":
+        awaited = step.signal or step.event or "an answer"
+        text = f"timed out without {awaited}; {timeout_text(step.timed_out)}"
     kept = "taken over" if step.is_kept else ""
     return "; ".join(filter(None, (kept, _items(step), text, failed)))
 

@@ -15,6 +15,7 @@ from treadle.sdk import choices
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask
 from treadle.sdk.children import ParentRun
+from treadle.sdk.client.ending import ViewedStepStatus, timed_out
 from treadle.sdk.client.notes import NONE_NEWER, Newer, Note, engine_notes, notes_of
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -57,7 +58,6 @@ from treadle.sdk.run import (
     RunDocument,
     RunStatus,
     StepEntry,
-    StepStatus,
     child_of,
     is_kept,
 )
@@ -88,7 +88,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     type: str = ""
     """Task type; empty for a signal step."""
-    status: StepStatus = "waiting"
+    status: ViewedStepStatus = "waiting"
     doing: Doing = ""
     """What an active step is at; empty when it is not active."""
     after: tuple[str, ...] = ()
@@ -120,6 +120,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """When a delayed, sleeping or waiting step goes on; 0 is never by itself."""
     on_timeout: OnTimeout | Literal[""] = ""
     """Of a wait whose time is bounded: what its end does."""
+    timed_out: OnTimeout | Literal[""] = ""
+    """Of a wait whose time was over: what that did."""
     deadline_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -369,8 +371,11 @@ def _step_view(
             pass
         case _:
             assert_never(step)
-    if run is None or entry is None:
+    if run is None:
         return view
+    if entry is None:
+        is_late = run.is_terminal
+        return msgspec.structs.replace(view, status="not_reached") if is_late else view
     if isinstance(step, SubWorkflowStep) and entry.attempt:
         view = msgspec.structs.replace(
             view,
@@ -390,6 +395,7 @@ def _step_view(
         failure=entry.failure,
         spent=entry.spent,
         is_kept=is_kept(run, name),
+        timed_out=timed_out(run, step, entry),
     )
     if entry.status in ("active", "parked"):
         return _live(view, held)

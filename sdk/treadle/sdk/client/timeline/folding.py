@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from treadle.sdk.client.ending import timeout_text
 from treadle.sdk.client.timeline.span import Span, SpanKind, Timeline
 from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.messages import (
@@ -260,6 +261,8 @@ class _Fold:
     def _last(self, step: StepView, kind: SpanKind, begin_ms: int, detail: str) -> None:
         has_ended = step.status in TERMINAL
         track = self._tracks.get(step.id)
+        if step.timed_out:
+            detail = "; ".join(filter(None, (detail, timeout_text(step.timed_out))))
         self._spans.append(
             Span(
                 kind=kind,
@@ -268,7 +271,7 @@ class _Fold:
                 attempt=step.attempt if kind == "attempt" else 0,
                 begin_ms=begin_ms,
                 end_ms=(step.ended_ms or self._view.ended_ms) if has_ended else 0,
-                outcome=step.status if has_ended else "",
+                outcome=("timed out" if step.timed_out else step.status) if has_ended else "",
                 detail=detail,
             )
         )

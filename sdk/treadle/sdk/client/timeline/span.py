@@ -43,7 +43,7 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 0
     outcome: str = ""
     """Of an attempt: continued, waiting, completed, failed, lost or cancelled. Of a wait: what
-    ended it."""
+    ended it; of a step that waits, its end, or ``timed out``."""
     detail: str = ""
     worker: str = ""
     failure: Failure | None = None
