@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.client.stage import raw
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 from tests.engine.test_map import Items, mapping
@@ -42,6 +43,11 @@ def test_a_map_says_how_far_it_is_and_each_chunk_is_a_span(play: Play) -> None:
         await stand.client.result("run", timeout_s=15)
         view = (await stand.client.get("run")).step("double")
         assert (view.items, view.items_done, view.items_failed, view.chunks) == (COUNT, COUNT, 1, 3)
+        detail = await stand.client.get_step("run", "double")
+        (failed,) = detail.failed_items
+        assert str(failed) == "item 5: NonRetryable: 5 is broken"
+        assert detail.output == (await stand.client.outputs("run"))["double"].value
+        assert detail.input == raw(list(range(COUNT)))
         progress, ended = await watching
         assert progress
         assert set(progress) <= {items_text(n, COUNT, failed) for n in (2, 4) for failed in (0, 1)}

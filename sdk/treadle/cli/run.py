@@ -11,12 +11,14 @@ from treadle.cli.journals import journal
 from treadle.cli.options import Json, Namespace, RunId, Timeout, Url
 from treadle.cli.run_list import list_
 from treadle.cli.run_logs import logs
+from treadle.cli.run_show import show
 from treadle.cli.trace import trace
 
 app = typer.Typer(name="run", help="Start runs, look at them, act on them.", no_args_is_help=True)
 app.command("list")(list_)
 app.command()(journal)
 app.command()(logs)
+app.command()(show)
 app.command()(trace)
 
 _VALUE = "JSON|@FILE|-"
@@ -97,14 +99,6 @@ def start(
         timeout_s=timeout,
     )
     return runs.run(url, namespace, lambda client: runs.start(client, request, as_json=json))
-
-
-@app.command()
-def show(run: RunId, json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
-    """Show where a run stands, what it waits for, and what to do."""
-    from treadle.cli import runs
-
-    return runs.run(url, namespace, lambda client: runs.show(client, run, as_json=json))
 
 
 @app.command()

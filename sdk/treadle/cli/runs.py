@@ -136,15 +136,6 @@ async def start(client: Client, request: Start, *, as_json: bool) -> int:
     return exits.OK
 
 
-async def show(client: Client, run_id: str, *, as_json: bool) -> int:
-    view = await client.get(run_id)
-    if as_json:
-        output.emit(view)
-    else:
-        views.show(view)
-    return exits.OK
-
-
 async def children(client: Client, run_id: str, *, as_json: bool) -> int:
     found = await client.children(run_id)
     if as_json:

@@ -33,11 +33,16 @@ def show(view: RunView) -> None:
         output.say(f"  {output.one_line(line)}")
     if view.steps:
         output.say("")
-        rows = [_step_row(step) for step in view.steps]
-        output.table(("STEP", "STATUS", "ITERATIONS", "ATTEMPT", "TOOK", ""), rows)
+        steps(view.steps)
     if view.notes:
         output.say("")
         output.notes(view.notes)
+
+
+def steps(found: Sequence[StepView]) -> None:
+    """Print how steps stand, one a line."""
+    rows = [_step_row(step) for step in found]
+    output.table(("STEP", "STATUS", "ITERATIONS", "ATTEMPT", "TOOK", ""), rows)
 
 
 def listing(views: Sequence[RunView]) -> None:

@@ -110,6 +110,30 @@ class Gatherer:
         tasks = (self._part(map_, name, known.get(name)) for name in names)
         return gather(await asyncio.gather(*tasks), output)
 
+    async def failures(
+        self, map_: RegisterAddress, over: Sequence[int], most: int
+    ) -> list[ItemFailure]:
+        """Return the first failed items of these chunks, which are over, in order; at most so many.
+
+        Raise ``InvariantError`` if a part is gone, ``ServerUnavailable`` if a server is behind.
+        """
+        found: list[ItemFailure] = []
+        for start in range(0, len(over), READS_AT_ONCE_MAX):
+            numbers = over[start : start + READS_AT_ONCE_MAX]
+            parts = (self._failed_part(map_, chunk_id(map_.step, number)) for number in numbers)
+            for part in await asyncio.gather(*parts):
+                if part is not None and part.ended.chunk is not None:
+                    _piece(part, part.ended.chunk, found)
+            if len(found) >= most:
+                break
+        return sorted(found, key=lambda failure: failure.index)[:most]
+
+    async def _failed_part(self, map_: RegisterAddress, name: str) -> Part | None:
+        """Return what a chunk left, if items of it have failed."""
+        ended = await self._ended(map_, name)
+        has_failed = ended.chunk is not None and ended.chunk.failed > 0
+        return await self._part(map_, name, ended) if has_failed else None
+
     async def _in_bulk(self, map_: RegisterAddress) -> dict[str, Ended]:
         """Return the chunks that have ended, as far as the server that answers knows."""
         s = self._subjects

@@ -36,6 +36,7 @@ from treadle.sdk.client.explain.following import explain
 from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.giving import input_of
 from treadle.sdk.client.handle import RunHandle
+from treadle.sdk.client.inspecting import Inspection
 from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
@@ -79,7 +80,7 @@ from treadle.sdk.versions import checked_policy
 T = TypeVar("T")
 
 
-class Client(Operations):
+class Client(Operations, Inspection):
     """A connection to one namespace. Make one with ``Client.connect``."""
 
     def __init__(self, store: Store) -> None:

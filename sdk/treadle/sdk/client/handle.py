@@ -13,6 +13,7 @@ from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.fork_wanted import Version
 from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.raising import Raised
+from treadle.sdk.client.steps import StepDetail, StepOutput
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import MessageKind
@@ -45,6 +46,14 @@ class RunHandle:
     async def get(self) -> RunView:
         """Return where the run stands: see ``Client.get``."""
         return await self._client.get(self.id)
+
+    async def get_step(self, step: str) -> StepDetail:
+        """Return a step with its input and output: see ``Client.get_step``."""
+        return await self._client.get_step(self.id, step)
+
+    async def outputs(self) -> dict[str, StepOutput]:
+        """Return what its steps have handed on: see ``Client.outputs``."""
+        return await self._client.outputs(self.id)
 
     async def explain(self) -> Explanation:
         """Return why the run is not getting on, and what to do: see ``Client.explain``."""

@@ -104,7 +104,7 @@ async def step_output(store: Store, document: RunDocument, step: Step) -> msgspe
         if held is not None and isinstance(held.register, Ended):
             return held.register.output
     raise InvariantError(
-        f"run {document.run!r} is completed, and the output of its step {step.id!r} is gone"
+        f"step {step.id!r} of run {document.run!r} is completed, and its output is gone"
     )
 
 

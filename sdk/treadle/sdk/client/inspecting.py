@@ -1,0 +1,37 @@
+"""What operators look into: a step's input and output, what the steps of a run have put out."""
+
+from __future__ import annotations
+
+from treadle.sdk.client.steps import (
+    FAILED_ITEMS_MAX,
+    StepDetail,
+    StepOutput,
+    outputs_of,
+    step_detail,
+)
+from treadle.sdk.client.store import Store
+from treadle.sdk.payload import PAYLOAD_BYTES_MAX
+
+
+class Inspection:
+    """The part of a client that looks into runs."""
+
+    _store: Store
+
+    async def get_step(
+        self, run: str, step: str, *, failed_items: int = FAILED_ITEMS_MAX
+    ) -> StepDetail:
+        """Return a step with its input, its output, and the first items of a map that failed.
+
+        Both are whole, however large. Raises ``UserError`` if the workflow has no such step.
+        """
+        return await step_detail(self._store, run, step, failed_items)
+
+    async def outputs(
+        self, run: str, *, bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> dict[str, StepOutput]:
+        """Return what the steps of a run have handed on so far, by step.
+
+        Of an output larger than ``bytes_max`` it says the size, and ``get_step`` returns it.
+        """
+        return await outputs_of(self._store, run, bytes_max)
