@@ -1,4 +1,4 @@
-"""``treadle limits``: which limits are in use, who holds their slots, and how many wait."""
+"""``treadle limits``: which limits and lanes are in use, who holds them, and how many wait."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HOLDERS_SHOWN_MAX = 3
 
 
 def limits(json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
-    """List the limits in use: holders of their slots, those who wait, and rates."""
+    """List the limits and lanes in use: who holds them, those who wait, and rates."""
     from treadle.cli import runs
 
     return runs.run(url, namespace, lambda client: _list(client, as_json=json))
 
 
 async def _list(client: Client, *, as_json: bool) -> int:
-    from treadle.cli import exits, output
+    from treadle.cli import exits, lane_lines, output
 
-    views = await client.limits()
+    views, lanes = await client.limits(), await client.lanes()
     if as_json:
         for view in views:
             output.emit(view)
@@ -32,8 +32,9 @@ async def _list(client: Client, *, as_json: bool) -> int:
             (view.label, view.kind, _used(view), str(view.waiting), _who(view)) for view in views
         ]
         output.table(("LIMIT", "KIND", "USED", "WAITING", "HELD BY"), rows)
-    else:
+    elif not lanes:
         output.remark("no limit is in use; steps get them in their workflow: docs/flow-control.md")
+    lane_lines.show(lanes, is_first=not views, as_json=as_json)
     return exits.OK
 
 

@@ -1,7 +1,8 @@
-"""What operators look into: a step's input and output, what the steps of a run have put out."""
+"""What operators look into: a step's input and output, the outputs of a run, lanes."""
 
 from __future__ import annotations
 
+from treadle.sdk.client.lane_list import LaneView, lanes_of
 from treadle.sdk.client.steps import (
     FAILED_ITEMS_MAX,
     StepDetail,
@@ -14,7 +15,7 @@ from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 
 
 class Inspection:
-    """The part of a client that looks into runs."""
+    """The part of a client that looks into runs, and into what they share."""
 
     _store: Store
 
@@ -35,3 +36,10 @@ class Inspection:
         Of an output larger than ``bytes_max`` it says the size, and ``get_step`` returns it.
         """
         return await outputs_of(self._store, run, bytes_max)
+
+    async def lanes(self) -> list[LaneView]:
+        """Return the lanes that runs are in, with who is active and who waits: docs/lanes.md.
+
+        Those of a workflow with ``concurrency``, and of singletons, are among them.
+        """
+        return await lanes_of(self._store)

@@ -24,17 +24,16 @@ _record = msgspec.json.Decoder(LaneRecord)
 
 async def ahead_of(store: Store, run: RunDocument) -> Ahead:
     """Return what stands before a queued run."""
-    requests = await _requests_before(store, run)
+    requests = await requests_in(store, run.lane, run.domain, run.place)
     ahead = Ahead(is_more=len(requests) > AHEAD_MAX, places=run.places)
     count, holders = 0, list[str]()
-    for start in range(0, min(len(requests), AHEAD_MAX), _PARALLEL):
-        batch = requests[start : start + _PARALLEL]
-        found = await asyncio.gather(*(_glance(store, each) for _, each in batch))
-        for (sequence, name), document in zip(batch, found, strict=True):
-            if is_ahead(document, sequence):
-                count += 1
-                if document is not None and document.status != "queued":
-                    holders.append(name)
+    requests = requests[:AHEAD_MAX]
+    documents = await glances(store, [name for _, name in requests])
+    for (sequence, name), document in zip(requests, documents, strict=True):
+        if is_ahead(document, sequence):
+            count += 1
+            if document is not None and document.status != "queued":
+                holders.append(name)
     several = tuple(holders) if len(holders) > 1 else ()
     first = holders[0] if holders else ""
     return msgspec.structs.replace(ahead, count=count, holder=first, several=several)
@@ -47,6 +46,15 @@ def is_ahead(document: RunDocument | None, sequence: int) -> bool:
     return not document.is_terminal and document.place == sequence
 
 
+async def glances(store: Store, runs: list[str]) -> list[RunDocument | None]:
+    """Return the documents of runs, as far as they can be read."""
+    found: list[RunDocument | None] = []
+    for start in range(0, len(runs), _PARALLEL):
+        batch = runs[start : start + _PARALLEL]
+        found += await asyncio.gather(*(_glance(store, each) for each in batch))
+    return found
+
+
 async def _glance(store: Store, run: str) -> RunDocument | None:
     try:
         return await store.document(run)
@@ -54,17 +62,20 @@ async def _glance(store: Store, run: str) -> RunDocument | None:
         return None  # It holds its lane until it is mended or ended.
 
 
-async def _requests_before(store: Store, run: RunDocument) -> list[tuple[int, str]]:
-    """Return sequence and run of the requests that may be before it, at most one too many."""
+async def requests_in(
+    store: Store, lane: str, domain: str, before: int = 0
+) -> list[tuple[int, str]]:
+    """Return sequence and run of the requests of a lane that may not be over, one more than
+    ``AHEAD_MAX`` at most; with ``before`` those before that sequence."""
     s = store.subjects
-    key = lane_key(run.lane)
-    stored = await store.js.last(s.lanes_stream, s.lane(key, run.domain))
-    record = read(_record, stored) if stored and stored.data else LaneRecord(lane=run.lane)
-    lane = s.requests_of_lane(key, run.domain)
-    found = [(each.sequence, each.run) for each in record.under_way if each.sequence < run.place]
-    after = record.after
-    async for request in store.js.read(s.events_stream, lane, start=after + 1):
-        if request.sequence >= run.place or len(found) > AHEAD_MAX:
+    key = lane_key(lane)
+    stored = await store.js.last(s.lanes_stream, s.lane(key, domain))
+    record = read(_record, stored) if stored and stored.data else LaneRecord(lane=lane)
+    found = [(each.sequence, each.run) for each in record.under_way]
+    found = [each for each in found if not before or each[0] < before]
+    requests = s.requests_of_lane(key, domain)
+    async for request in store.js.read(s.events_stream, requests, start=record.after + 1):
+        if (before and request.sequence >= before) or len(found) > AHEAD_MAX:
             break
         found.append((request.sequence, s.parse_event(request.subject).run))
     return found
