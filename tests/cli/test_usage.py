@@ -32,6 +32,7 @@ COMMANDS = [
     ),
     *(f"approvals {name}" for name in ("list", "show", "approve", "reject", "answer")),
     *("eval run", "eval record"),
+    *("collect start", "collect list"),
     *(f"workflow {name}" for name in ("register", "list", "show", "validate")),
 ]
 

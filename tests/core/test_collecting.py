@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 
 from treadle.engine.collect_log import CollectLog, Found, Kept
 from treadle.engine.collecting import Collecting
-from treadle.engine.core.collecting import (
-    Member,
-    Window,
-    decided,
-    due_ms,
-    extended,
-    is_due,
-    requested,
-)
+from treadle.engine.core.collecting import decided, requested
 from treadle.engine.requesting import Requests
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.collected import CollectedStart, WindowRecord, run_of
@@ -35,6 +27,7 @@ from treadle.sdk.definition import TaskStep, WorkflowDefinition
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 from treadle.sdk.singletons import Placed
 from treadle.sdk.subjects_of_starts import StartsOf
+from treadle.sdk.windows import Member, Window, due_ms, extended, is_due
 
 STARTS = StartsOf("w", "d")
 HALF = PAYLOAD_BYTES_MAX // 2

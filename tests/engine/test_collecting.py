@@ -159,6 +159,34 @@ def test_starts_of_two_versions_do_not_meet(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
+def test_open_windows_are_listed_until_their_runs_are_requested(play: Play) -> None:
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        workflow = collecting(Batch(3, 60, 'input["c"]'))
+        for number in range(5):
+            who = "ana" if number % 2 else "bo"
+            await stand.client.collect(workflow, {"c": who}, id=f"s{number}")
+        await started(stand, 1)
+        s = stand.subjects
+
+        async def timer() -> list[str]:
+            found = stand.js.read(s.timers_stream, s.all_collect_timers)
+            return [each.subject async for each in found]
+
+        await stand.until("an engine has looked at them", timer, lambda it: len(it) > 0)
+        await stand.quiet(0.3)
+        (window,) = await stand.client.collected()
+        assert (window.workflow, window.key, window.count) == ("collecting", "ana", 2)
+        assert (window.first, window.last, window.is_closed) == (2, 4, False)
+        assert await stand.client.collected("other") == []
+        await stand.client.collect(workflow, {"c": "ana"})
+        await started(stand, 2)
+        await stand.until("it is a run", stand.client.collected, lambda it: not it)
+
+    play(story)
+
+
 def test_a_start_that_no_run_could_take_is_refused(play: Play) -> None:
     async def story(stand: Stand) -> None:
         client = stand.client

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.engine.core.collecting import Member
 from treadle.engine.definitions import Definitions
 from treadle.engine.timers import schedule
 from treadle.sdk.bus.acks import time_us
@@ -26,6 +25,7 @@ from treadle.sdk.log_fields import spaced
 from treadle.sdk.stored import put_over, read
 from treadle.sdk.subjects import Subjects
 from treadle.sdk.subjects_of_starts import StartsOf
+from treadle.sdk.windows import Member
 
 _start = msgspec.json.Decoder(CollectedStart)
 _record = msgspec.json.Decoder(WindowRecord)

@@ -19,14 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.engine.collect_log import CollectLog, Found, Kept
-from treadle.engine.core.collecting import (
-    Window,
-    decided,
-    due_ms,
-    extended,
-    is_due,
-    requested,
-)
+from treadle.engine.core.collecting import decided, requested
 from treadle.engine.requesting import Requests
 from treadle.sdk import failpoints
 from treadle.sdk.bus.connection import Unknown
@@ -42,6 +35,7 @@ from treadle.sdk.collecting import Collect, Debounce
 from treadle.sdk.log_fields import spaced
 from treadle.sdk.singletons import placed
 from treadle.sdk.subjects_of_starts import StartsOf
+from treadle.sdk.windows import Window, due_ms, extended, is_due
 
 TURNS_MAX = 100
 """Windows of one key that are driven at a time; for what is left it comes again."""

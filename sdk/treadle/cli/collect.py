@@ -1,16 +1,42 @@
-"""``treadle collect``: a start that becomes part of a run with others."""
+"""``treadle collect``: starts that become part of a run with others, and those that wait."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from treadle.cli import options
 from treadle.cli.options import Json, Namespace, Url
 
+if TYPE_CHECKING:
+    from treadle.sdk.client import Client
+    from treadle.sdk.client.windows import WindowView
 
-def collect(
+_HELP_OPTIONS = ("-h", "--help")
+
+
+class _StartByDefault(TyperGroup):
+    """Takes the name of a workflow where a command would be: it collects a start of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _HELP_OPTIONS:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="collect",
+    help="Collect starts of a workflow that is debounced or batched: `treadle collect WORKFLOW`.",
+    no_args_is_help=True,
+    cls=_StartByDefault,
+)
+
+
+@app.command()
+def start(
     name: Annotated[str, typer.Argument(metavar="WORKFLOW", help="One that collects its starts.")],
     input: Annotated[
         str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The start's input.")
@@ -22,9 +48,8 @@ def collect(
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
-    """Collect a start of a workflow that is debounced or batched."""
+    """Collect a start; `treadle collect WORKFLOW` is the same."""
     from treadle.cli import exits, output, runs
-    from treadle.sdk.client import Client
 
     value = options.read_json("--input", input)
 
@@ -40,3 +65,48 @@ def collect(
         return exits.OK
 
     return runs.run(url, namespace, collected)
+
+
+@app.command(name="list")
+def list_(
+    workflow: Annotated[
+        str | None, typer.Argument(metavar="[WORKFLOW]", help="Only starts of this one.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> int:
+    """List the starts that are collected and are no run yet."""
+    from treadle.cli import runs
+
+    return runs.run(url, namespace, lambda client: _list(client, workflow, as_json=json))
+
+
+async def _list(client: Client, workflow: str | None, *, as_json: bool) -> int:
+    from treadle.cli import exits, output
+
+    views = await client.collected(workflow)
+    if as_json:
+        for view in views:
+            output.emit(view)
+    elif views:
+        rows = [_row(view, time.time_ns() // 1_000_000) for view in views]
+        output.table(("WORKFLOW", "KEY", "COLLECTED", "OPENED", "CLOSES", "STARTS"), rows)
+    else:
+        output.remark("no start waits to become part of a run")
+    return exits.OK
+
+
+def _row(view: WindowView, now_ms: int) -> tuple[str, ...]:
+    from treadle.sdk.times import age
+
+    left_ms = view.closes_ms - now_ms
+    closes = f"in {age(left_ms)}" if left_ms > 0 else f"due {age(-left_ms)} ago"
+    return (
+        view.workflow,
+        view.key or "-",
+        f"{view.count} of {view.size_max}" if view.size_max else str(view.count),
+        f"{age(now_ms - view.opened_ms)} ago",
+        "closed, waits for an engine" if view.is_closed else closes,
+        f"{view.first} to {view.last}" if view.last > view.first else str(view.first),
+    )

@@ -12,7 +12,7 @@ import typer
 
 from treadle.cli import exits, output
 from treadle.cli.approvals import app as approvals_app
-from treadle.cli.collect import collect
+from treadle.cli.collect import app as collect_app
 from treadle.cli.dead import app as dead_app
 from treadle.cli.eval_app import app as eval_app
 from treadle.cli.event import app as event_app
@@ -47,7 +47,7 @@ app.command()(http)
 app.command()(worker)
 app.command()(explain)
 app.command()(limits)
-app.command()(collect)
+app.add_typer(collect_app, name="collect")
 app.add_typer(eval_app, name="eval")
 app.add_typer(run_app, name="run")
 app.add_typer(approvals_app, name="approvals")

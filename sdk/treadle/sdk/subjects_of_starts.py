@@ -28,6 +28,7 @@ class CollectSubjects:
         self.windows_stream = f"KV_{self.windows_bucket}"
         self.all_collected = f"{namespace}.col.>"
         self.all_windows = f"$KV.{self.windows_bucket}.>"
+        self.all_collect_timers = f"{namespace}.tmr.collect.*.*"
         self.all_collect_firings = f"{namespace}.fire.collect.>"
 
     def collected(self, starts: StartsOf, start_id: str, nonce: str) -> str:
@@ -57,7 +58,7 @@ class CollectSubjects:
         return f"{self.namespace}.fire.collect.{starts.workflow}.{starts.digest}"
 
     def parse_starts(self, subject: str) -> StartsOf:
-        """Return whose subject this is: a start's, a firing's or a record's."""
+        """Return whose subject this is: a start's, a timer's, a firing's or a record's."""
         parts = subject.split(".")
         at = {"$KV": 2, self.namespace: 2 if parts[1] == "col" else 3}[parts[0]]
         return StartsOf(parts[at], parts[at + 1])

@@ -11,6 +11,7 @@ from treadle.sdk.client.steps import (
     step_detail,
 )
 from treadle.sdk.client.store import Store
+from treadle.sdk.client.windows import WindowView, windows_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 
 
@@ -43,3 +44,8 @@ class Inspection:
         Those of a workflow with ``concurrency``, and of singletons, are among them.
         """
         return await lanes_of(self._store)
+
+    async def collected(self, workflow: str | None = None) -> list[WindowView]:
+        """Return the starts that are collected and are no run yet, by window, those first that
+        close next: docs/debounce-and-batch.md. At most 1,000 keys are looked at."""
+        return await windows_of(self._store, workflow)
