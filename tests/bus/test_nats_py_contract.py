@@ -47,6 +47,7 @@ class Owner:
     ("name", "parameters"),
     [
         ("_process_connect_init", ["self"]),
+        ("_process_info", ["self", "info", "initial_connection"]),
         ("_process_op_err", ["self", "e"]),
         ("_process_err", ["self", "err_msg"]),
         ("_send_ping", ["self", "future"]),
@@ -63,7 +64,14 @@ def test_the_coroutines_that_are_overridden_or_called_exist(
 
 def test_the_attributes_that_are_touched_exist() -> None:
     client = Client()
-    for name in ("_server_info", "_pending", "_pending_data_size", "_transport", "_error_cb"):
+    for name in (
+        "_server_info",
+        "_pending",
+        "_pending_data_size",
+        "_transport",
+        "_error_cb",
+        "_current_server",
+    ):
         assert hasattr(client, name), f"Client.{name} is gone; {ADVICE}"
     assert hasattr(TcpTransport(), "_io_writer"), f"TcpTransport._io_writer is gone; {ADVICE}"
 

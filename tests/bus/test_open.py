@@ -6,9 +6,7 @@ Method: real servers, configured wrong on purpose; the text must hold the fault 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -160,37 +158,6 @@ def test_a_credentials_file_that_is_missing_is_named(server: NatsServer, tmp_pat
     assert isinstance(error, UserError)
     assert "no.creds" in str(error)
     assert "TREADLE_NATS_CREDS" in str(error)
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_everything_works_over_tls(
-    start_with: StartWith,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {certificate} "
-        f"-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    server = start_with(
-        jetstream_in(tmp_path) + f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
-    )
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-
-    async def main() -> None:
-        settings = Settings(url=f"tls://127.0.0.1:{server.port}")
-        async with await Connection.open(settings, name="test") as connection:
-            js = JetStream(connection)
-            await js.ensure_stream({"name": "A", "subjects": ["a"]})
-            body = bytes(900_000)
-            await js.store("a", body)
-            stored = await js.last("A", "a")
-            assert stored is not None
-            assert stored.data == body
-
-    asyncio.run(main())
 
 
 def test_a_nats_server_is_found_or_its_absence_explained(

@@ -42,11 +42,24 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_NATS_CREDS", "/c")
     monkeypatch.setenv("TREADLE_NATS_USER", "u")
     monkeypatch.setenv("TREADLE_NATS_PASSWORD", "secret")
+    monkeypatch.setenv("TREADLE_NATS_CA", "/ca.pem")
+    monkeypatch.setenv("TREADLE_NATS_CERT", "/cert.pem")
+    monkeypatch.setenv("TREADLE_NATS_KEY", "/key.pem")
     settings = Settings.from_env()
     assert settings.urls == ["nats://a:1", "tls://b:2"]
     assert (settings.namespace, settings.message_ids) == ("mine", False)
     assert (settings.creds, settings.user, settings.password) == ("/c", "u", "secret")
+    assert (settings.ca, settings.cert, settings.key) == ("/ca.pem", "/cert.pem", "/key.pem")
     assert "secret" not in repr(settings)
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.from_env() == settings
+
+
+@pytest.mark.parametrize("given", [{"cert": "/c.pem"}, {"key": "/k.pem"}])
+def test_a_certificate_without_its_key_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="both or none"):
+        Settings(**given)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
+from tests.pages import program_of
 
 from treadle.sdk import RunCancelled, RunFailed, Workflow
 from treadle.sdk.testing import simulate
@@ -38,6 +39,10 @@ def page() -> dict[str, Any]:
 @pytest.fixture
 def trip() -> dict[str, Any]:
     return _block("python run", 'Workflow("trip"')
+
+
+def test_the_page_runs_as_one_program() -> None:
+    asyncio.run(program_of("control-flow.md"))
 
 
 @pytest.mark.parametrize(("cents", "taken"), [(-1, "refuse"), (500, "pay"), (20_000, "review")])

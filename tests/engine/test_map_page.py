@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pages import block_of, served
+from tests.pages import block_of, program_of, served
 
 from treadle.engine.core.lists import LIST_BYTES_MAX
 from treadle.engine.core.maps import CHUNKS_AIMED, CHUNKS_PER_PARALLEL
@@ -38,6 +38,10 @@ def test_the_page_runs(
 def test_a_simulation_of_it_comes_to_the_same(page: dict[str, Any]) -> None:
     run = asyncio.run(simulate(page["workflow"], "paint", page["worker"]))
     assert run.result() == FOUND
+
+
+def test_the_outputs_of_the_page_are_those_of_the_code() -> None:
+    asyncio.run(program_of("map.md"))
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:

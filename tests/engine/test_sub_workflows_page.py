@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.conftest import Play
+from tests.engine.stand import Stand
 from tests.pages import block_of, served
 
 from treadle.sdk.children import CHILD_CANCELLED, CHILD_DEPTH_MAX, CHILD_FAILED
@@ -48,6 +50,28 @@ def test_the_budget_of_the_page_bounds_a_run_and_its_children_together() -> None
     result = asyncio.run(play).result()
     assert sorted(result) == ["left", "right", "think"]
     assert 12 <= sum(result.values()) <= 11 + 2 * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_children_of_the_page_are_started_one_for_each_item(count: int) -> None:
+    page = block_of("sub-workflows.md", "python fan")
+    items = [{"to": f"c{n}"} for n in range(count)]
+    play = simulate(page["orders"], items, page["worker"], workflows=[page["ship"]])
+    assert asyncio.run(play).result() == [item["to"] for item in items]
+
+
+def test_an_engine_gives_each_planned_child_the_input_of_its_plan(play: Play) -> None:
+    page = block_of("sub-workflows.md", "python fan")
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(page["worker"])
+        await stand.client.register(page["ship"])
+        run = await stand.client.start(page["orders"], [{"to": "c0"}, {"to": "c1"}])
+        assert await run.result(timeout_s=15) == ["c0", "c1"]
+        assert [child.workflow for child in await run.children()] == ["ship", "ship"]
+
+    play(story)
 
 
 def test_the_page_names_fields_reasons_and_limits_that_there_are() -> None:

@@ -25,6 +25,7 @@ MACHINE_PATH = re.compile(rf"(?<![\w.])/(?:{_HOMES})/")
 DOWNLOAD = re.compile(r"https?://\S+\.(?:whl|tar\.gz|tgz|zip|deb)\b")
 
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+SECTION = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
 ADR_SECTIONS = ("## Context", "## Decision", "## Rejected", "## Consequences")
 ADR_LINES_MAX = 60
 CONTRIBUTING_LINES_MAX = 80
@@ -57,6 +58,31 @@ def test_every_link_between_documents_leads_somewhere(root: Path, texts: dict[Pa
         if not (path.parent / target).exists()
     ]
     assert broken == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the names that headings of a page have as targets of links."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_every_link_to_a_section_leads_to_one(texts: dict[Path, str]) -> None:
+    broken: list[str] = []
+    for path, text in texts.items():
+        if path.suffix != ".md":
+            continue
+        for target, anchor in SECTION.findall(text):
+            page = (path.parent / target).resolve() if target else path
+            if page in texts and anchor not in _anchors(texts[page]):
+                broken.append(f"{path.name}: {target}#{anchor}")
+    assert broken == []
+
+
+def test_the_readme_lists_every_page(root: Path) -> None:
+    linked = set(LINK.findall((root / "README.md").read_text(encoding="utf-8")))
+    pages = {f"docs/{path.name}" for path in (root / "docs").glob("*.md")}
+    assert sorted(pages - linked) == []
 
 
 def test_every_decision_has_one_page_and_says_what_was_rejected(root: Path) -> None:

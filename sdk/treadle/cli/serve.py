@@ -9,6 +9,10 @@ import typer
 
 from treadle.cli.options import Json, Namespace, Url
 
+DAY_S = 24 * 3600
+RETENTION_DAYS_MAX = 36_500
+"""A century: more is a mistyped unit."""
+
 
 class Sync(StrEnum):
     """How soon the dev server writes to the disk what it acknowledged."""
@@ -80,6 +84,17 @@ def engine(
     replicas: Annotated[
         int, typer.Option("--replicas", min=1, max=5, help="Copies of each stream it creates.")
     ] = 1,
+    retention_days: Annotated[
+        float,
+        typer.Option(
+            "--retention-days",
+            min=0,
+            max=RETENTION_DAYS_MAX,
+            envvar="TREADLE_RETENTION_DAYS",
+            show_envvar=True,
+            help="How long a run is kept after its end; 0 is without end.",
+        ),
+    ] = 30,
     output_days: Annotated[
         float | None,
         typer.Option(
@@ -96,11 +111,14 @@ def engine(
 ) -> int:
     """Run an engine; any number may run, none is a leader."""
     from treadle.cli.meters import Endpoint
-    from treadle.cli.serving import serve_engine
+    from treadle.cli.serving import Kept, serve_engine
 
     metrics = Endpoint(metrics_port, metrics_host)
-    age_s = None if output_days is None else output_days * 24 * 3600
-    return serve_engine(url, namespace, name, partitions, replicas, age_s, metrics, as_json=json)
+    kept = Kept(
+        runs_s=retention_days * DAY_S,
+        output_s=None if output_days is None else output_days * DAY_S,
+    )
+    return serve_engine(url, namespace, name, partitions, replicas, kept, metrics, as_json=json)
 
 
 def http(

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.cli import exits, lineage, logs, meters, output, traces
 from treadle.sdk.errors import UserError
@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 NAMESPACE_POLL_S = 0.5
 
 
+class Kept(NamedTuple):
+    """How long an engine keeps what is over."""
+
+    runs_s: float
+    """Of runs, from their ends; 0 is without end."""
+    output_s: float | None
+    """Of what runs say; None leaves it as it is."""
+
+
 def serve_engine(
     url: str | None,
     namespace: str | None,
     name: str,
     partitions: int,
     replicas: int,
-    output_max_age_s: float | None,
+    kept: Kept,
     metrics: meters.Endpoint,
     *,
     as_json: bool,
@@ -49,7 +58,8 @@ def serve_engine(
             name=name,
             partitions=partitions,
             replicas=replicas,
-            output_max_age_s=output_max_age_s,
+            retention_s=kept.runs_s,
+            output_max_age_s=kept.output_s,
             tracing=tracing,
             meter=meter,
             indexing=Indexing(as_process=True),

@@ -16,9 +16,7 @@ and one that does so without an end would fill the store; hand-made nesting stay
 
 CHILD_FAILED = "child_failed"
 CHILD_CANCELLED = "child_cancelled"
-CHILD_REFUSED = "child_refused"
-"""Failure types of a step whose child failed, was cancelled by somebody else, or could not be
-started."""
+"""Failure types of a step whose child failed, or was cancelled by somebody else."""
 
 _PARENT_CHARS = 24
 _STEP_CHARS = 20

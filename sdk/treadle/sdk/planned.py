@@ -16,7 +16,13 @@ from typing import NamedTuple, cast
 import msgspec
 
 from treadle.sdk import wording
-from treadle.sdk.definition import PlannerStep, Step, TypedStep, WorkflowDefinition
+from treadle.sdk.definition import (
+    PlannerStep,
+    Step,
+    SubWorkflowStep,
+    TypedStep,
+    WorkflowDefinition,
+)
 from treadle.sdk.errors import InvalidDefinition, Problem
 from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.limits import PLANNED_INPUT_BYTES_MAX
@@ -230,15 +236,17 @@ def _inputs(plain: object, steps: Sequence[Step], problems: list[Problem]) -> di
         text = f"expected an object of inputs by step, got {wording.shown(plain)}. Correct it."
         problems.append(Problem("inputs", text))
         return {}
-    works = {step.id for step in steps if isinstance(step, TypedStep)} - _apart(steps)
+    given = (step.id for step in steps if isinstance(step, TypedStep | SubWorkflowStep))
+    works = {*given} - _apart(steps)
     inputs: dict[str, bytes] = {}
     for name, value in cast("dict[str, object]", plain).items():
         path = wording.field("inputs", _key(name))
         inputs[name] = msgspec.json.encode(value)
         if name not in works:
             text = (
-                "no step of the plan has this id that a worker executes in its turn; one that "
-                "handles a failure, or undoes another step, is given that. Correct it."
+                "no step of the plan has this id that a worker executes, or that starts a run, in "
+                "its turn; one that handles a failure, or undoes another step, is given that. "
+                "Correct it."
             )
             problems.append(Problem(path, text))
         elif len(inputs[name]) > PLANNED_INPUT_BYTES_MAX:

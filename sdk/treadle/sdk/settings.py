@@ -4,6 +4,9 @@
     TREADLE_NATS_CREDS      path of a NATS credentials file
     TREADLE_NATS_USER       user and password, when there is no credentials file
     TREADLE_NATS_PASSWORD
+    TREADLE_NATS_CA         path of the authorities that sign servers, instead of the system's
+    TREADLE_NATS_CERT       paths of this client's certificate and of its key, for servers that
+    TREADLE_NATS_KEY        verify clients; any of these three means: with TLS or not at all
     TREADLE_NAMESPACE       prefix of every stream, bucket and subject; ``treadle`` by default
     TREADLE_MESSAGE_IDS     ``on`` or ``off``: whether writes carry Nats-Msg-Id, ``on`` by default
 
@@ -46,9 +49,19 @@ class Settings:
     """Path of a NATS credentials file."""
     user: str = ""
     password: str = field(default="", repr=False)
+    ca: str = ""
+    """Path of certificates, as PEM, that a server's has to be signed by; '' is the system's."""
+    cert: str = ""
+    """Path of this client's certificate, as PEM, and of its key: both or none."""
+    key: str = ""
 
     def __post_init__(self) -> None:
         check_id("namespace", self.namespace)
+        if bool(self.cert) != bool(self.key):
+            raise UserError(
+                f"the client's certificate is {self.cert!r} and its key {self.key!r}: a server "
+                "takes both or none. Set TREADLE_NATS_CERT and TREADLE_NATS_KEY, or neither."
+            )
         for url in self.urls:
             scheme, separator, _ = url.partition("://")
             if separator and scheme not in _SCHEMES:
@@ -91,6 +104,9 @@ class Settings:
             creds=env("TREADLE_NATS_CREDS") or "",
             user=env("TREADLE_NATS_USER") or "",
             password=env("TREADLE_NATS_PASSWORD") or "",
+            ca=env("TREADLE_NATS_CA") or "",
+            cert=env("TREADLE_NATS_CERT") or "",
+            key=env("TREADLE_NATS_KEY") or "",
         )
         given = {name: value for name, value in overrides.items() if value is not None}
         return replace(settings, **given)
@@ -104,6 +120,9 @@ class Settings:
             "TREADLE_NATS_CREDS": self.creds,
             "TREADLE_NATS_USER": self.user,
             "TREADLE_NATS_PASSWORD": self.password,
+            "TREADLE_NATS_CA": self.ca,
+            "TREADLE_NATS_CERT": self.cert,
+            "TREADLE_NATS_KEY": self.key,
         }
 
 

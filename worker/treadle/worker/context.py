@@ -102,8 +102,13 @@ class _Context(Generic[I]):
 
     @property
     def attempt(self) -> int:
-        """Number of this execution of the iteration, from 1."""
+        """Number of this execution of the iteration, from 1: failed and lost ones count."""
         return self._call.task.attempt
+
+    @property
+    def losses(self) -> int:
+        """How many of the executions before were lost: their worker vanished."""
+        return self._call.task.losses
 
     @property
     def last_failure(self) -> Failure | None:

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import random
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ async def connect(
 ) -> None:
     """Connect within a budget; afterwards the link reconnects for ever."""
     _check_credentials(settings)
+    tls = _tls(settings)
+    link.requires_tls = tls is not None
     refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     last_error = "no answer"
 
@@ -75,6 +78,7 @@ async def connect(
             user=settings.user or None,
             password=settings.password or None,
             user_credentials=settings.creds or None,
+            tls=tls,
         )
     )
     try:
@@ -111,6 +115,32 @@ def _check_credentials(settings: Settings) -> None:
             f"the NATS credentials file {settings.creds!r} needs the package nkeys, which is not "
             f"installed. Install it with `pip install 'nats-py[nkeys]'`."
         )
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return how servers are checked and told who this is; None is as the system does."""
+    if not settings.ca and not settings.cert:
+        return None
+    paths = (settings.ca, settings.cert, settings.key)
+    variables = ("TREADLE_NATS_CA", "TREADLE_NATS_CERT", "TREADLE_NATS_KEY")
+    for variable, path in zip(variables, paths, strict=True):
+        if path and not Path(path).is_file():
+            raise UserError(
+                f"{variable} is {path!r}, and there is no such file. Set it to the path of a file "
+                "as PEM, or unset it."
+            )
+    try:
+        context = ssl.create_default_context(cafile=settings.ca or None)
+        if settings.cert:
+            context.load_cert_chain(settings.cert, settings.key)
+    except (ssl.SSLError, OSError) as exc:
+        named = ", ".join(repr(path) for path in paths if path)
+        raise UserError(
+            f"the certificates in {named} cannot be used: {exc}. TREADLE_NATS_CA, "
+            "TREADLE_NATS_CERT and TREADLE_NATS_KEY are files as PEM, and the key is that of the "
+            "certificate, without a passphrase."
+        ) from exc
+    return context
 
 
 def _unreachable(settings: Settings, why: str, refused: bool) -> ServerUnavailable:

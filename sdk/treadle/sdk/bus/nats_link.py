@@ -89,6 +89,8 @@ class NatsLink(Client):
     def __init__(self, owner: LinkOwner) -> None:
         super().__init__()
         self._owner = owner
+        self.requires_tls = False
+        """Whether every server must ask for TLS; one with ``tls://`` must in any case."""
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -142,6 +144,14 @@ class NatsLink(Client):
         inner = cast(asyncio.Protocol, transport.get_protocol())
         transport.set_protocol(_Tap(inner, self._owner, transport))
         self._owner.link_up(transport)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # Nats-py speaks in plain text, password and all, to a server that asks for no TLS.
+        server = self._current_server
+        is_demanded = self.requires_tls or (server is not None and server.uri.scheme == "tls")
+        if initial_connection and is_demanded and not info.get("tls_required"):
+            raise errors.Error("nats: the server offers no TLS, and this client demands it")
+        await super()._process_info(info, initial_connection)
 
     async def _process_op_err(self, e: Exception) -> None:
         if self.is_connected:
