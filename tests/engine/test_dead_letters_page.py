@@ -25,6 +25,6 @@ def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_page_says_the_figures() -> None:
     assert DEAD_LETTER_MAX_AGE_S == 90 * 24 * 3600 and "for 90 days" in PAGE
     assert POISON_DELIVERIES == 20 and "failed twenty times" in PAGE
-    assert LOSSES_MAX == 10 and "after ten losses" in PAGE
+    assert LOSSES_MAX == 10 and "with the eleventh loss" in PAGE
     assert RETENTION_S == 30 * 24 * 3600 and "kept for 30 days and its letter for 90" in PAGE
     assert LETTERS_READ_MAX == 1_000 and "the last 1,000" in PAGE
