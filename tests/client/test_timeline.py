@@ -28,7 +28,7 @@ from treadle.sdk.messages import (
     TaskDue,
     TaskLost,
 )
-from treadle.sdk.run import RunDocument, StepEntry
+from treadle.sdk.run import MapState, RunDocument, StepEntry
 from treadle.sdk.spending import Spent
 
 LOOP: dict[str, Any] = {"step": "loop", "type": "think"}
@@ -163,6 +163,39 @@ def test_a_resumed_bound_a_lane_and_a_signal_have_their_time() -> None:
         assert fold(of=of_document(signalled, flow.build(), {}, None)) == [
             ("signal", 0, 0, 1_200, 4_000, outcome)
         ]
+
+
+def test_a_map_is_one_span_and_its_chunks_are_told_when_they_are_wanted() -> None:
+    flow = Workflow("flow")
+    flow.map("items", "work", chunk=2)
+
+    def settled(chunk: int, at: int, failure: Failure | None = None, attempt: int = 1) -> Event:
+        place: dict[str, Any] = {"step": f"items={chunk}", "type": "work", "attempt": attempt}
+        place |= {"token": at, "head": at}
+        return StepFailed(**place, failure=failure) if failure else StepCompleted(**place)
+
+    state = MapState(5, 3, 2, 99, next=3, done=5)
+    document = msgspec.structs.replace(
+        ENDED, steps={"items": StepEntry("completed", 1, 1_500, 9_000)}, maps={"items": state}
+    )
+    events = [
+        settled(0, 1),
+        settled(1, 2, Failure("Boom")),
+        settled(1, 3, attempt=2),
+        settled(2, 4),
+    ]
+    happened = [Happened(n, 2_000 + n, event) for n, event in enumerate(events, 1)]
+    whole = timeline_of(of_document(document, flow.build(), {}, None), happened, {})
+    assert [span.kind for span in whole.spans] == [
+        "attempt",
+        "attempt",
+        "attempt",
+        "map",
+        "attempt",
+    ]
+    (span,) = whole.without_chunks().spans
+    assert (span.begin_ms, span.end_ms, span.outcome) == (1_500, 9_000, "completed")
+    assert span.detail == "5 of 5 items; 3 chunks, 1 tried again"
 
 
 # ---------------------------------------------------------------- differences

@@ -10,6 +10,7 @@ from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 from tests.engine.test_map import Items, mapping
 
+from treadle.sdk.client.timeline.span import MapCounts
 from treadle.sdk.tracing import names
 from treadle.sdk.wording import items_text
 
@@ -78,6 +79,10 @@ async def _spans(stand: Stand) -> None:
         ("double=1", 1, "completed"),
         ("double=2", 1, "completed"),
     ]
+    (whole,) = timeline.without_chunks().spans
+    assert (whole.kind, whole.step, whole.outcome) == ("map", "double", "completed")
+    assert whole.detail == "6 of 6 items, 1 failed; 3 chunks, 1 tried again"
+    assert whole.counts == MapCounts(items=COUNT, done=COUNT, failed=1, chunks=3, retried=1)
     trace = await stand.client.trace("run")
     chunks = {span.name: span for span in trace.spans if names.CHUNK in span.attributes}
     assert {"chunk 0", "chunk 0 (attempt 2)", "chunk 1", "chunk 2"} <= set(chunks)

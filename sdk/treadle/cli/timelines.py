@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BAR_CHARS = 24
 _MARKS = {
-    "attempt": "█",
+    **dict.fromkeys(("attempt", "map"), "█"),
     **dict.fromkeys(("pause", "scheduled"), "·"),
     **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval", "child"), "░"),
     **dict.fromkeys(("choice", "respond"), "▏"),
@@ -33,6 +33,9 @@ Step = Annotated[
 def timeline(
     run: RunId,
     step: Step = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Every attempt of every chunk of a map too.")
+    ] = False,
     json: Json = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -40,7 +43,9 @@ def timeline(
     """Show what a run did and when: attempts, pauses and waits, in order."""
     from treadle.cli import runs
 
-    return runs.run(url, namespace, lambda client: _timeline(client, run, step, as_json=json))
+    return runs.run(
+        url, namespace, lambda client: _timeline(client, run, step, all_=all, as_json=json)
+    )
 
 
 def diff(
@@ -71,9 +76,12 @@ def diff(
     )
 
 
-async def _timeline(client: Client, run: str, step: str | None, *, as_json: bool) -> int:
+async def _timeline(
+    client: Client, run: str, step: str | None, *, all_: bool, as_json: bool
+) -> int:
     found = await client.timeline(run)
     found = found.of_step(step) if step else found
+    found = found if all_ else found.without_chunks()
     if as_json:
         for span in found.spans:
             output.emit(span)

@@ -14,12 +14,13 @@ of each step under way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from treadle.sdk.client.ending import timeout_text
-from treadle.sdk.client.timeline.span import Span, SpanKind, Timeline
+from treadle.sdk.client.timeline.span import MapCounts, Span, SpanKind, Timeline
 from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.messages import (
     Event,
@@ -246,6 +247,11 @@ class _Fold:
             if step.started_ms and step.status != "skipped":
                 self._last(step, _BY_THE_ENGINE[step.kind], step.started_ms, step.why)
             return
+        if step.kind == "map":
+            if step.started_ms and step.status != "skipped":
+                counts = self._counts(step)
+                self._last(step, "map", step.started_ms, str(counts) if counts else "", counts)
+            return
         if step.kind == "sleep":
             if step.started_ms and step.status != "skipped":
                 self._last(step, "pause", step.started_ms, "sleep")
@@ -258,7 +264,27 @@ class _Fold:
             kind = "parked" if step.doing in ("parked", "paused") else track.kind
             self._last(step, kind, track.begin_ms, "")
 
-    def _last(self, step: StepView, kind: SpanKind, begin_ms: int, detail: str) -> None:
+    def _counts(self, step: StepView) -> MapCounts | None:
+        if not step.chunks:
+            return None  # An empty list, or none.
+        names = (span.step for span in self._spans if step_of(span.step) == step.id)
+        attempts = Counter(name for name in names if parse_chunk(name))
+        return MapCounts(
+            items=step.items,
+            done=step.items_done,
+            failed=step.items_failed,
+            chunks=step.chunks,
+            retried=sum(count > 1 for count in attempts.values()),
+        )
+
+    def _last(
+        self,
+        step: StepView,
+        kind: SpanKind,
+        begin_ms: int,
+        detail: str,
+        counts: MapCounts | None = None,
+    ) -> None:
         has_ended = step.status in TERMINAL
         track = self._tracks.get(step.id)
         if step.timed_out:
@@ -273,5 +299,6 @@ class _Fold:
                 end_ms=(step.ended_ms or self._view.ended_ms) if has_ended else 0,
                 outcome=("timed out" if step.timed_out else step.status) if has_ended else "",
                 detail=detail,
+                counts=counts,
             )
         )

@@ -9,7 +9,8 @@ import msgspec
 from treadle.sdk.client.view import no_step
 from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
-from treadle.sdk.subjects import step_of
+from treadle.sdk.subjects import parse_chunk, step_of
+from treadle.sdk.wording import items_text
 
 SpanKind = Literal[
     "scheduled",
@@ -24,11 +25,32 @@ SpanKind = Literal[
     "choice",
     "respond",
     "child",
+    "map",
 ]
 """``scheduled``: not to begin yet; ``lane``: queued; ``attempt``: one execution of one iteration,
 from its dispatch to its verdict; ``pause``: a delay; ``wait``: for a message or a time; ``parked``:
 at a bound; ``signal``, ``event``, ``approval``: a step that waits for one; ``choice``: a branch
-that was taken; ``child``: a step that waits for the run it has started."""
+that was taken; ``child``: a step that waits for the run it has started; ``map``: a whole map, whose
+chunks have attempts of their own."""
+
+
+class MapCounts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a map has come."""
+
+    items: int
+    done: int
+    """Items of the chunks that are over, the failed ones included."""
+    failed: int = 0
+    """Items that failed for good."""
+    chunks: int = 0
+    """Tasks into which its list is cut."""
+    retried: int = 0
+    """Chunks that were given out more than once: items of them failed, or their worker was lost."""
+
+    def __str__(self) -> str:
+        """Return them in words."""
+        again = f", {self.retried} tried again" if self.retried else ""
+        return f"{items_text(self.done, self.items, self.failed)}; {self.chunks} chunks{again}"
 
 
 class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -50,6 +72,8 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output: msgspec.Raw = NO_RAW
     spent: Spent = NOTHING
     """What the iteration had used by then, its earlier attempts included."""
+    counts: MapCounts | None = None
+    """Of a map."""
 
     def took_ms(self, now_ms: int) -> int:
         """Return how long it took, or takes so far."""
@@ -76,4 +100,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         if self.steps and step not in self.steps:
             raise no_step(self.run, self.workflow, self.steps, step)
         spans = tuple(span for span in self.spans if step_of(span.step) == step)
+        return msgspec.structs.replace(self, spans=spans)
+
+    def without_chunks(self) -> Timeline:
+        """Return it with one span for each map, and none for its chunks."""
+        spans = tuple(span for span in self.spans if parse_chunk(span.step) is None)
         return msgspec.structs.replace(self, spans=spans)
