@@ -147,7 +147,8 @@ def test_dev_serves_reloads_survives_a_syntax_error_and_ends_all_it_started(
     # A file elsewhere, as an agent's handler may write it, changes nothing.
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "edited.py").write_text("x = 1")
-    # Nor does data beside it.
+    # Nor does a script beside it that the app does not import, or data.
+    (tmp_path / "drive.py").write_text("x = 1")
     (tmp_path / "state.json").write_text("{}")
     app.write_text(APP + "def broken(:\n")
     dev.says("app.py changed")
@@ -163,7 +164,9 @@ def test_dev_serves_reloads_survives_a_syntax_error_and_ends_all_it_started(
     dev.says("greeting.json changed")
     dev.says("worker.ready", times=3)
     result(tmp_path, "changed")
-    assert not any("edited.py" in line or "state.json" in line for line in dev.lines)
+    assert not any(
+        name in line for name in ("edited.py", "drive.py", "state.json") for line in dev.lines
+    )
 
     second = start("dev", "app.py")
     assert second.process.wait(30) == exits.USAGE

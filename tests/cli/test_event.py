@@ -30,8 +30,12 @@ def namespace_made(settings: Settings) -> Settings:
 def test_an_event_is_published_once_for_its_id(treadle: Run, namespace_made: Settings) -> None:
     publish = ("event", "publish", "order.paid", "--payload", '{"n": 1}', "--id", "e1")
     assert treadle(*publish).out == "published order.paid: event 1\n"
-    assert treadle(*publish, "--json").json == {"event": "order.paid", "id": "e1", "sequence": 1}
+    assert treadle(*publish).out == "order.paid with id e1 was published before: event 1\n"
+    told = {"event": "order.paid", "id": "e1", "sequence": 1, "repeated": True}
+    assert treadle(*publish, "--json").json == told
     assert treadle("event", "publish", "order.paid").out == "published order.paid: event 2\n"
+    fresh = treadle("event", "publish", "order.paid", "--id", "e3", "--json").json
+    assert (fresh["sequence"], fresh["repeated"]) == (3, False)
     other = treadle("event", "publish", "order.paid", "--id", "e1", code=exits.USAGE)
     assert "was published with another payload" in other.err
 
@@ -41,7 +45,7 @@ def test_an_event_is_published_once_for_its_id(treadle: Run, namespace_made: Set
             found = stage.js.read(s.external_stream, s.all_external)
             return [(each.subject, each.data) async for each in found]
 
-    (first, data), (second, nothing) = asyncio.run(read())
+    (first, data), (second, nothing), _ = asyncio.run(read())
     assert (first.split(".", 1)[1], data) == ("ext.order.paid.e1", b'{"n":1}')
     assert second.startswith(first.rpartition(".")[0]) and nothing == b"null"
 

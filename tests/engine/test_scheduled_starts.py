@@ -215,8 +215,9 @@ def test_a_start_that_is_repeated_is_the_same_run_and_another_time_is_a_conflict
         at = in_an_hour()
         for _ in range(2):
             assert (await stand.client.start(loop(), id="run", start_at=at)).id == "run"
-        with pytest.raises(RunConflict):
+        with pytest.raises(RunConflict, match="not free again after a cancel") as refused:
             await stand.client.start(loop(), id="run", start_at=at + timedelta(minutes=1))
+        assert "choose another run id" in str(refused.value)
         with pytest.raises(RunConflict, match="not at once"):
             await stand.client.start(loop(), id="run")
 

@@ -3,8 +3,10 @@ decisions of one page. Method: read the text files; nothing runs."""
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,34 @@ def test_no_text_names_a_machine_a_registry_or_a_download(
             if named or MACHINE_PATH.search(line) or DOWNLOAD.search(line):
                 found.append(f"{path.relative_to(root)}:{number}: {line.strip()[:100]}")
     assert found == []
+
+
+_FOREIGN = {"exc", "error", "why", "detail", "message", "reason", "description", "problem"}
+"""Names of what an exception or a person says, which may be a sentence or a phrase."""
+
+
+def _is_foreign(value: ast.expr) -> bool:
+    match value:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in _FOREIGN
+        case ast.Call(func=ast.Name(id=name)):
+            return name in ("str", "error_text")
+        case _:
+            return False
+
+
+def test_what_somebody_else_said_is_a_clause_before_a_full_stop(modules: list[Path]) -> None:
+    found = [
+        f"{path}:{part.lineno}"
+        for path in modules
+        for text in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(text, ast.JoinedStr)
+        for part, after in pairwise(text.values)
+        if isinstance(part, ast.FormattedValue) and part.conversion == -1 and not part.format_spec
+        if isinstance(after, ast.Constant) and re.match(r"\.(\s|$)", str(after.value))
+        if _is_foreign(part.value)
+    ]
+    assert not found, "put it in clause(...): it may end with a full stop"
 
 
 def test_every_link_between_documents_leads_somewhere(root: Path, texts: dict[Path, str]) -> None:

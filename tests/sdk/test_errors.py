@@ -5,7 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.sdk.errors import InvalidId, InvalidPayload, RunCancelled, RunConflict, RunFailed
+from treadle.sdk.errors import (
+    InvalidId,
+    InvalidPayload,
+    InvariantError,
+    RunCancelled,
+    RunConflict,
+    RunFailed,
+    clause,
+)
 from treadle.sdk.ids import check_id
 from treadle.sdk.messages import Failure
 
@@ -18,6 +26,30 @@ def test_a_users_message_ends_with_one_full_stop(message: str) -> None:
     assert str(RunCancelled("r1")) == "run 'r1' was cancelled."
     assert str(RunConflict("r1", message, message)) == "run 'r1' it broke. it broke."
     assert str(InvalidPayload("x", message, message)) == "x: it broke. it broke."
+
+
+@pytest.mark.parametrize(
+    ("said", "before_more"),
+    [
+        ("it broke.", "it broke"),
+        ("it broke", "it broke"),
+        ("why?", "why?"),
+        ("so on...", "so on..."),
+    ],
+)
+def test_what_somebody_else_said_ends_with_one_full_stop_wherever_it_stands(
+    said: str, before_more: str
+) -> None:
+    assert clause(ValueError(f"{said} ")) == before_more
+    told = str(InvariantError(said))
+    assert told == f"{before_more}. This is a bug of Treadle; please report it."
+
+
+def test_a_failure_does_not_say_its_type_twice() -> None:
+    failure = Failure("condition", "condition input.n cannot be evaluated")
+    assert str(failure) == "condition input.n cannot be evaluated"
+    assert str(Failure("condition", "conditional")) == "condition: conditional"
+    assert str(Failure("Boom", "it broke")) == "Boom: it broke"
 
 
 def test_an_exception_without_a_text_is_its_type_and_a_plain_step_has_no_iteration() -> None:

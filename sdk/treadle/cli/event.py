@@ -41,11 +41,14 @@ def publish(
     value = options.read_json("--payload", payload)
 
     async def published(client: Client) -> int:
-        sequence = await client.publish_event(name, value, id)
+        found = await client.publish_event(name, value, id)
         if json:
-            output.emit({"event": name, "id": id, "sequence": sequence})
+            told = {"event": name, "id": id, "sequence": found.sequence}
+            output.emit({**told, "repeated": found.is_repeated})
+        elif found.is_repeated:
+            output.say(f"{name} with id {id} was published before: event {found.sequence}")
         else:
-            output.say(f"published {name}: event {sequence}")
+            output.say(f"published {name}: event {found.sequence}")
         return exits.OK
 
     return runs.run(url, namespace, published)

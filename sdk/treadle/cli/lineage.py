@@ -1,8 +1,8 @@
 """What a child of ``treadle dev`` does for it: it ends with it, and tells what it was made of.
 
 TREADLE_DEV_PID      the parent; on Linux the kernel kills this process when it ends
-TREADLE_DEV_SOURCES  a file for the directories of the modules that the app imported, and for the
-                     files it read meanwhile
+TREADLE_DEV_SOURCES  a file for the modules that the app has imported, the directories of packages
+                     that these are in, and the files it read while it was loaded
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Generator
+import threading
+import time
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
 PID = "TREADLE_DEV_PID"
 SOURCES = "TREADLE_DEV_SOURCES"
+IMPORTS_LOOK_S = 1.0
+"""How often one looks for modules that were imported late, by a handler."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -32,7 +36,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def telling_sources() -> Generator[None]:
-    """Write what the app was made of while it was loaded, so that other changes are ignored."""
+    """Write what the app is made of, so that other changes are ignored; nothing if it fails."""
     path = os.environ.pop(SOURCES, "")
     if not path:
         yield
@@ -49,12 +53,38 @@ def telling_sources() -> Generator[None]:
     sys.addaudithook(hear)  # It cannot be taken away again; this process is one of development.
     try:
         yield
+    except BaseException:
+        Path(path).unlink(missing_ok=True)  # Whatever mends it has to count.
+        raise
     finally:
         is_loading = False
-    modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    directories = {str(Path(file).resolve().parent) for file in modules if file}
     files = {str(Path(name).resolve()) for name in read if not name.endswith(".pyc")}
-    Path(path).write_text("\n".join(sorted(directories | files)))
+    _write(Path(path), files | _modules())
+    threading.Thread(target=_follow, args=(Path(path), files), daemon=True).start()
+
+
+def _follow(path: Path, files: set[str]) -> None:
+    """Write it again when modules were imported since, for as long as the process lives."""
+    known = len(sys.modules)
+    while True:
+        time.sleep(IMPORTS_LOOK_S)
+        if len(sys.modules) != known:
+            known = len(sys.modules)
+            _write(path, files | _modules())
+
+
+def _write(path: Path, sources: Iterable[str]) -> None:
+    new = path.with_suffix(".new")  # A reader sees the old file or the new one, whole.
+    new.write_text("\n".join(sorted(sources)))
+    new.replace(path)
+
+
+def _modules() -> set[str]:
+    """Return the files of all modules, and the directories of packages in which they are."""
+    found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files = {Path(file).resolve() for file in found if file}
+    packages = {each.parent for each in files if (each.parent / "__init__.py").is_file()}
+    return {str(each) for each in files | packages}
 
 
 def _writes(flags: object) -> bool:
@@ -62,7 +92,7 @@ def _writes(flags: object) -> bool:
 
 
 def read_sources(path: Path) -> frozenset[str]:
-    """Return the directories and files a child told; none if it could not load its app."""
+    """Return the files and directories a child told; none if it could not load its app."""
     try:
         return frozenset(path.read_text().splitlines())
     except OSError:

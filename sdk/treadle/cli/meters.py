@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.sdk.errors import UserError
+from treadle.sdk.errors import UserError, clause
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -132,7 +132,8 @@ def _prometheus(port: int, host: str, role: str) -> tuple[MetricReader, Callable
         server, _ = start_http_server(port, host)
     except OSError as exc:
         raise UserError(
-            f"metrics cannot be served on {host}:{port}: {exc}. Another process has the port, or "
+            f"metrics cannot be served on {host}:{port}: {clause(exc)}. "
+            "Another process has the port, or "
             "this machine has no such address; name another by --metrics-port, --metrics-host."
         ) from exc
     _log.info("%s.metrics-served url=http://%s:%d/metrics", role, host, server.server_port)

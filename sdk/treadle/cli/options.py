@@ -49,9 +49,9 @@ def read_json(option: str, text: str | None) -> Any:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         # What a decoder says of a bare word is about its own reading of it.
-        why = "" if text.isidentifier() else f": {exc}"
+        said = "" if text.isidentifier() else f": {exc}"
         raise _error(
-            f"{option} {source} is not JSON{why}. Give JSON (a text needs its own quotes: "
+            f"{option} {source} is not JSON{said}. Give JSON (a text needs its own quotes: "
             f"{option} '\"text\"'), @FILE for a file, or - for standard input."
         ) from exc
 

@@ -1,9 +1,10 @@
 """Which changes of files ask for a new worker.
 
-Those of Python files in a directory from which the app has imported a module, and of the files it
-read while it was loaded. A handler that writes files (an agent that edits a repository, say) must
-not restart its own worker, so nothing else counts. While the app cannot be loaded, every Python,
-YAML and JSON file does.
+Those of the modules that the app has imported, at its start or since, of Python files in the same
+directory of a package as one of these, and of the files it read while it was loaded. A script
+beside the app, or a handler that writes files (an agent that edits a repository, say), must not
+restart its worker, so nothing else counts. While the app cannot be loaded, every Python, YAML and
+JSON file does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ DEBOUNCE_MS = 200
 _STEP_MS = 50
 
 
-class _Filter(DefaultFilter):
+class Counts(DefaultFilter):
+    """True for a change that asks for a new worker."""
+
     def __init__(self, sources: Path) -> None:
         super().__init__(ignore_dirs=(*DefaultFilter.ignore_dirs, ".treadle"))
         self._sources = sources
@@ -40,7 +43,7 @@ async def changes(directory: Path, sources: Path) -> AsyncIterator[list[str]]:
     """Yield the names of changed files of the app, relative to its (resolved) directory."""
     async for found in _awatch(
         directory,
-        watch_filter=_Filter(sources),
+        watch_filter=Counts(sources),
         debounce=DEBOUNCE_MS,
         step=_STEP_MS,
         ignore_permission_denied=True,

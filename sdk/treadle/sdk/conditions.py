@@ -20,6 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from treadle.sdk import wording
+from treadle.sdk.errors import clause
 from treadle.sdk.wording import Suggestions
 
 _simpleeval: Any = importlib.import_module("simpleeval")  # It has no types.
@@ -113,7 +114,7 @@ def problems_of(
         tree = parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         reason = exc.msg if isinstance(exc, SyntaxError) else str(exc)
-        yield f'it is not an expression: {reason}. Write one, for example input["n"] > 3.'
+        yield f'it is not an expression: {clause(reason)}. Write one, for example input["n"] > 3.'
         return
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from treadle.sdk.definition import WorkflowDefinition, to_plain
-from treadle.sdk.errors import InvalidDefinition, Problem
+from treadle.sdk.errors import InvalidDefinition, Problem, clause
 from treadle.sdk.limits import DEFINITION_BYTES_MAX
 from treadle.sdk.validation import definition_from, refused
 from treadle.sdk.written import Malformed, Pairs, Plain
@@ -84,7 +84,7 @@ def _read_json(text: str) -> object:
         where = f"line {exc.lineno}, column {exc.colno}"
         raise Malformed(where, f"it is not JSON: {exc.msg}. Correct the text.") from exc
     except ValueError as exc:  # An integer with more digits than Python reads.
-        raise Malformed("", f"it is not JSON: {exc}. Correct the text.") from exc
+        raise Malformed("", f"it is not JSON: {clause(exc)}. Correct the text.") from exc
     except RecursionError as exc:
         raise Malformed("", "it is nested too deep. Flatten it.") from exc
 

@@ -40,6 +40,15 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
+def clause(text: object) -> str:
+    """Return a text without the full stop at its end, to put it before one, or to go on after it.
+
+    What exceptions and people say is a sentence now and a phrase then.
+    """
+    said = str(text).rstrip()
+    return said[:-1] if said.endswith(".") and not said.endswith("..") else said
+
+
 VALUE_CHARS_MAX = 200
 """Of a value in a text: enough to recognise it."""
 
@@ -240,7 +249,7 @@ class InvariantError(TreadleError):
     """A bug of Treadle."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text}. This is a bug of Treadle; please report it.")
+        super().__init__(f"{clause(text)}. This is a bug of Treadle; please report it.")
 
 
 class NonRetryable(Exception):

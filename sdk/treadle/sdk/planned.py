@@ -23,7 +23,7 @@ from treadle.sdk.definition import (
     TypedStep,
     WorkflowDefinition,
 )
-from treadle.sdk.errors import InvalidDefinition, Problem
+from treadle.sdk.errors import InvalidDefinition, Problem, clause
 from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.limits import PLANNED_INPUT_BYTES_MAX
 from treadle.sdk.messages import Failure, Settled, StepCompleted, StepFailed
@@ -166,7 +166,7 @@ def _fields(output: bytes, problems: list[Problem]) -> dict[str, object]:
     try:
         plain: object = msgspec.json.decode(output)
     except (ValueError, RecursionError) as exc:
-        problems.append(Problem("plan", f"it cannot be read: {exc}. Return an object."))
+        problems.append(Problem("plan", f"it cannot be read: {clause(exc)}. Return an object."))
         return {"steps": []}
     if not isinstance(plain, dict):
         problems.append(

@@ -40,7 +40,7 @@ from treadle.sdk.definition import (
     WorkStep,
     to_plain,
 )
-from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem
+from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem, clause
 from treadle.sdk.flow_check import problems_of_flow
 from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.identifier import is_id
@@ -353,7 +353,7 @@ def _ranges(struct: msgspec.Struct, path: str) -> Iterator[Problem]:
             yield Problem(
                 wording.field(path, name),
                 f"{name} is {wording.shown(value)}, but must be from {limits.least:g} to "
-                f"{limits.most:,.10g}: {limits.why}. Correct it.",
+                f"{limits.most:,.10g}: {clause(limits.why)}. Correct it.",
             )
 
 

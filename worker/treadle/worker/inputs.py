@@ -12,7 +12,7 @@ import asyncio
 import msgspec
 
 from treadle.sdk.bus.jetstream import JetStream
-from treadle.sdk.errors import NonRetryable, ServerUnavailable
+from treadle.sdk.errors import NonRetryable, ServerUnavailable, clause
 from treadle.sdk.gathering import Gatherer
 from treadle.sdk.handed_on import Carrier, handed_on
 from treadle.sdk.messages import (
@@ -94,6 +94,7 @@ class InputReader:
 
 def _lost(what: str, why: str) -> InputLost:
     return InputLost(
-        f"{what} cannot be read: {why}. It was removed after the run had started; keep the events "
+        f"{what} cannot be read: {clause(why)}. "
+        "It was removed after the run had started; keep the events "
         "and registers of a run for as long as it runs."
     )

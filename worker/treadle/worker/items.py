@@ -21,7 +21,7 @@ from functools import partial
 import msgspec
 
 from treadle.sdk.chunks import Chunk as Said
-from treadle.sdk.errors import HandlerError, InvalidPayload, ServerUnavailable
+from treadle.sdk.errors import HandlerError, InvalidPayload, ServerUnavailable, clause
 from treadle.sdk.messages import (
     Checkpoint,
     ChunkDone,
@@ -206,7 +206,9 @@ class _Work:
             case Stopped(reason="timeout"):
                 failure = Failure("timeout", _timeout_text(self._call.task.timeout_ms))
             case Stopped():
-                raise ServerUnavailable(f"item {index} could not be finished: {verdict.reason}.")
+                raise ServerUnavailable(
+                    f"item {index} could not be finished: {clause(verdict.reason)}."
+                )
             case _:
                 raise HandlerError(f"the handler of item {index} gave a verdict of a loop")
         self._log(index, failure)

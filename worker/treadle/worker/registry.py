@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from treadle.sdk.errors import HandlerError
+from treadle.sdk.errors import HandlerError, clause
 from treadle.sdk.ids import check_id
 from treadle.worker.context import (
     LoopContext,
@@ -178,7 +178,8 @@ def _annotation(
     except (NameError, AttributeError, TypeError, SyntaxError) as exc:
         raise HandlerError(
             f"handler {task_type!r} ({_where(function)}): its annotation {annotation!r} cannot "
-            f"be evaluated: {exc}. Import or define what it names before the handler, outside "
+            f"be evaluated: {clause(exc)}. "
+            "Import or define what it names before the handler, outside "
             "`if TYPE_CHECKING`."
         ) from exc
 

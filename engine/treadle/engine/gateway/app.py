@@ -23,7 +23,7 @@ from treadle.engine.gateway.replies import Refusal
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client.store import Store
-from treadle.sdk.errors import ServerError, StoredUnreadable, UserError
+from treadle.sdk.errors import ServerError, StoredUnreadable, UserError, clause
 from treadle.sdk.log_fields import spaced
 from treadle.sdk.settings import Settings
 
@@ -145,7 +145,7 @@ def _told(handler: Handler) -> Handler:
 
 async def _http_error(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
-    text = f"{exc.detail}. Served are POST /hooks/NAME and POST /api/PATH."
+    text = f"{clause(exc.detail)}. Served are POST /hooks/NAME and POST /api/PATH."
     return Refusal(exc.status_code, "HTTPError", text, exc.headers).reply()
 
 

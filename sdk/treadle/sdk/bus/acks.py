@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.sdk.bus.wire import decode_headers
-from treadle.sdk.errors import InvalidPayload, ServerUnavailable
+from treadle.sdk.errors import InvalidPayload, ServerUnavailable, clause
 
 WRONG_LAST_SEQUENCE = 10071
 """The subject (or filter) has moved: read its head."""
@@ -64,6 +64,8 @@ class CasResult(NamedTuple):
     """Otherwise the newest message of the subject."""
     newest: int = 0
     """Otherwise the newest sequence under the filter (of the subject, if there is no filter)."""
+    is_repeated: bool = False
+    """Set if it stood before this write, an equal one: this one was refused, without any doubt."""
 
 
 class ApiError(Exception):
@@ -89,7 +91,8 @@ class ApiError(Exception):
         """The error a user gets when this one did not go away within the budget."""
         if self.is_full:
             return ServerUnavailable(
-                f"{what} was not stored: {self.description}. The stream or the account is full and "
+                f"{what} was not stored: {clause(self.description)}. "
+                "The stream or the account is full and "
                 f"takes no more. Delete old runs, or raise its limits."
             )
         return ServerUnavailable(

@@ -9,7 +9,7 @@ from treadle.sdk.bus import acks
 from treadle.sdk.bus.acks import ApiError
 from treadle.sdk.bus.retrying import Backoff
 from treadle.sdk.bus.wire import Unknown
-from treadle.sdk.errors import ServerUnsuitable
+from treadle.sdk.errors import ServerUnsuitable, clause
 
 if TYPE_CHECKING:
     from treadle.sdk.bus.jetstream import JetStream
@@ -114,7 +114,7 @@ def _listed(asked: Mapping[str, Any], existing: Mapping[str, Any], keys: set[str
 def _cannot_create(what: str, exc: ApiError) -> ServerUnsuitable:
     if exc.err_code in acks.NO_JETSTREAM:
         return ServerUnsuitable(
-            f"{what} cannot be created: {exc.description}. Start nats-server with "
+            f"{what} cannot be created: {clause(exc.description)}. Start nats-server with "
             f"`-js -sd DIRECTORY`, or enable JetStream in its configuration."
         )
     if exc.err_code == acks.STREAM_NOT_FOUND:

@@ -148,6 +148,7 @@ class JetStream:
         of another process, when it is read back. Raise ``ServerUnavailable`` as ``store`` does.
         """
         backoff = Backoff(f"the message for {subject!r}", budget_s, full_s=full_s)
+        is_certain = True  # No earlier try of this write can have been stored unheard.
         while True:
             doubt: Unknown | ApiError | None = None
             try:
@@ -165,10 +166,11 @@ class JetStream:
                 doubt = exc
                 if isinstance(exc, ApiError) and not exc.transient:
                     raise exc.for_users(f"the message for {subject!r}") from exc
+                is_certain = False
                 await backoff.wait(exc)
             result = await self._stands(stream, subject, filter, is_mine)
             if result.stored is not None or result.newest != expected:
-                return result
+                return result._replace(is_repeated=is_certain and result.stored is not None)
             if doubt is None:
                 await backoff.wait_short(_CONFLICT_WAIT_S)
 

@@ -8,7 +8,7 @@ from math import inf
 
 from treadle.sdk.bus.acks import ApiError
 from treadle.sdk.bus.wire import Unknown
-from treadle.sdk.errors import ServerUnavailable
+from treadle.sdk.errors import ServerUnavailable, clause
 
 BUDGET_S = 15.0
 """An R3 leader change takes 5 to 7 s; twice that is an outage."""
@@ -52,6 +52,7 @@ class Backoff:
         if isinstance(exc, ApiError):
             return exc.for_users(self._what)
         return ServerUnavailable(
-            f"{self._what} was not {self._verb} within {self._budget_s:.0f} s: {exc}. NATS cannot "
+            f"{self._what} was not {self._verb} within {self._budget_s:.0f} s: {clause(exc)}. "
+            "NATS cannot "
             f"be reached, has no leader, or the namespace is not set up. See `treadle doctor`."
         )

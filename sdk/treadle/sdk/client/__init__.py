@@ -8,6 +8,7 @@ from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import RunCounts, RunPage
 from treadle.sdk.client.logs import LogLine
 from treadle.sdk.client.notes import Note
+from treadle.sdk.client.publishing import Published
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.timeline.span import Span, Timeline
 from treadle.sdk.client.tracing import RunTrace
@@ -25,6 +26,7 @@ __all__ = [
     "LogLine",
     "Note",
     "PendingAsk",
+    "Published",
     "Reason",
     "RunCounts",
     "RunEvent",

@@ -43,6 +43,7 @@ from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
 from treadle.sdk.client.operating import Operations
 from treadle.sdk.client.planned import graph_of
+from treadle.sdk.client.publishing import Published
 from treadle.sdk.client.result import failure_of, output_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import StreamItem, stream
@@ -234,12 +235,12 @@ class Client(Operations, Inspection):
         """
         return await requests.signal(self._store, run, name, payload, id)
 
-    async def publish_event(self, name: str, payload: object = None, id: str = "") -> int:
-        """Publish an event to the namespace and return its sequence.
+    async def publish_event(self, name: str, payload: object = None, id: str = "") -> Published:
+        """Publish an event to the namespace; what is returned has its sequence.
 
         It completes each step that waits for it and whose match holds, of every run, also of one
-        that has been requested and has not come so far. Publishing one id twice is one event; with
-        another payload it is a ``UserError``. See docs/events.md.
+        that has been requested and has not come so far. Publishing one id twice is one event
+        (``is_repeated``); with another payload it is a ``UserError``. See docs/events.md.
         """
         return await publishing.publish(self._store, name, payload, id)
 

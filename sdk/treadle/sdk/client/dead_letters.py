@@ -41,6 +41,7 @@ from treadle.sdk.errors import (
     StoredUnreadable,
     UnknownDeadLetter,
     UserError,
+    clause,
 )
 from treadle.sdk.ids import check_id, new_nonce
 from treadle.sdk.messages import DeadLetter, LetterMark
@@ -263,7 +264,7 @@ class DeadLetters:
                 )
             except binascii.Error as exc:
                 raise UserError(
-                    f"dead letter {found.number} is damaged: {exc}. Discard it."
+                    f"dead letter {found.number} is damaged: {clause(exc)}. Discard it."
                 ) from exc
             return Whole(letter.subject, headers, data)
         kept = await whole(self._store.js, letter.stream, letter.sequence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from treadle.sdk import payload
 from treadle.sdk.client.store import FULL_S, Store
 from treadle.sdk.errors import UserError
@@ -9,8 +11,19 @@ from treadle.sdk.ids import check_id, new_nonce
 from treadle.sdk.matching import check_event_name
 
 
-async def publish(store: Store, name: str, value: object, event_id: str) -> int:
-    """Store an event and return its sequence; the same id again is the same event.
+class Published(msgspec.Struct, frozen=True):
+    """An event that is stored."""
+
+    name: str
+    id: str
+    sequence: int
+    """Its place among all published events of the namespace."""
+    is_repeated: bool = False
+    """An event of this id was stored before, with the same payload: nothing was stored now."""
+
+
+async def publish(store: Store, name: str, value: object, event_id: str) -> Published:
+    """Store an event; the same id again is the same event.
 
     Raises ``UserError`` if an event of that name and id was published with another payload.
     """
@@ -27,7 +40,7 @@ async def publish(store: Store, name: str, value: object, event_id: str) -> int:
         full_s=FULL_S,
     )
     if result.stored is not None:
-        return result.stored.sequence
+        return Published(name, event_id, result.stored.sequence, result.is_repeated)
     raise UserError(
         f"event {name!r} with id {event_id!r} was published with another payload, and the first "
         "one counts. Choose another id, or publish the same payload."

@@ -332,7 +332,9 @@ async def _existing(store: Store, run: str, wanted: RunRequested) -> bool:
         raise RunConflict(
             run,
             f"was started to begin {begins_text(_when(have))}, not {begins_text(_when(wanted))}",
-            f"Choose another run id, or cancel it first: `treadle run cancel {run}`.",
+            "The time of a run cannot be changed, and its id is not free again after a cancel: "
+            f"choose another run id, and cancel this one if it is in place of it: "
+            f"`treadle run cancel {run}`.",
         )
     return True
 

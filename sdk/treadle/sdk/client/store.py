@@ -18,7 +18,7 @@ from treadle.sdk.bus.connection import Connection, Unknown
 from treadle.sdk.bus.jetstream import ApiError, JetStream, Stored
 from treadle.sdk.client.view import Held
 from treadle.sdk.definition import WorkflowDefinition, to_plain
-from treadle.sdk.errors import ServerUnavailable, StoredUnreadable
+from treadle.sdk.errors import ServerUnavailable, StoredUnreadable, clause
 from treadle.sdk.messages import Register, WorkerPresence
 from treadle.sdk.namespace import open_namespace
 from treadle.sdk.presence import host_id, is_process_alive
@@ -264,7 +264,8 @@ class Store:
             raise exc.for_users(f"the state of {tail!r}") from exc
         except Unknown as exc:
             raise ServerUnavailable(
-                f"the server did not tell how far the engines are: {exc}. See `treadle doctor`."
+                f"the server did not tell how far the engines are: {clause(exc)}. "
+                "See `treadle doctor`."
             ) from exc
         return int(info["ack_floor"]["stream_seq"])
 

@@ -32,7 +32,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """File and line of the handler's code where it was raised, as the worker sees them."""
 
     def __str__(self) -> str:
-        """What failed, in words: exceptions without a text are their type alone."""
+        """What failed, in words: exceptions without a text are their type alone, and a message
+        that begins with its type does not say it twice."""
+        if self.message.startswith(f"{self.type} "):
+            return self.message
         return f"{self.type}: {self.message}" if self.message.strip() else self.type
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treadle.sdk.errors import UserError
+from treadle.sdk.errors import UserError, clause
 from treadle.sdk.wording import shown
 
 SUBJECT_CHARS_MAX = 256
@@ -32,8 +32,8 @@ def check_subject(subject: str) -> str:
         why = "it would hold the messages of everybody, Treadle's own among them"
     if why:
         raise UserError(
-            f"subject {shown(subject)} cannot start runs: {why}. Write it like orders.created, "
-            "orders.* or orders.>."
+            f"subject {shown(subject)} cannot start runs: {clause(why)}. "
+            "Write it like orders.created, orders.* or orders.>."
         )
     return subject
 

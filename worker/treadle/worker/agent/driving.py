@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent import asking, compacting, model_turn, nesting, tool_turn
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import compaction, nested
@@ -382,7 +383,7 @@ class Driver:
         if not (count := self._letters.unheard):
             return detail
         what = "1 message to it was" if count == 1 else f"{count} messages to it were"
-        return f"{detail}. {what} not heard" if detail else f"{what} not heard"
+        return f"{clause(detail)}. {what} not heard" if detail else f"{what} not heard"
 
     async def take(self, kind: LetterKind) -> list[Letter]:
         """Take all of a kind that has arrived and was not heard yet."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from treadle.sdk.errors import UserError
+from treadle.sdk.errors import UserError, clause
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
@@ -173,7 +173,7 @@ class Equipment:
             clean = well_formed_json(given)
             hashed = args_hash(clean)
         except ValueError as exc:
-            return _decided(call, "invalid", f"The arguments cannot be read: {exc}.")
+            return _decided(call, "invalid", f"The arguments cannot be read: {clause(exc)}.")
         edited = msgspec.structs.replace(
             call, input=clean, args_hash=hashed, decision="execute", reason=""
         )

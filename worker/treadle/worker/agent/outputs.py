@@ -11,7 +11,7 @@ import pydantic
 from pydantic_core import PydanticSerializationError
 
 from treadle.sdk import payload
-from treadle.sdk.errors import InvalidPayload
+from treadle.sdk.errors import InvalidPayload, clause
 from treadle.worker.agent.core.spec import FINAL_OUTPUT, ToolSpec
 from treadle.worker.agent.core.state import State
 
@@ -40,8 +40,8 @@ class Output:
             schema = self._adapter.json_schema()
         except Exception as exc:
             raise TypeError(
-                f"output_type {type_!r} cannot be described to a model: {exc}. Use a pydantic "
-                "model, a dataclass, a TypedDict or a type of plain JSON values."
+                f"output_type {type_!r} cannot be described to a model: {clause(exc)}. "
+                "Use a pydantic model, a dataclass, a TypedDict or a type of plain JSON values."
             ) from exc
         if schema.get("type") != "object":
             self._is_wrapped = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core import kept, notes, tokens
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
@@ -160,7 +161,7 @@ async def _note(driver: Driver, call: ToolCall) -> None:
             for name, value, append in notes.changes(call.name, call.input)
         ]
     except ValueError as exc:
-        status, text = "error", f"{exc}."
+        status, text = "error", f"{clause(exc)}."
     if call.name == notes.GET:
         text = driver.state.journal.rendered() or "The run journal is empty."
     result = msgspec.convert(
@@ -177,7 +178,7 @@ async def _read(equipment: Equipment, driver: Driver, call: ToolCall) -> None:
     try:
         text = kept.page(driver.state.kept, call.input, kept.page_bytes(result_bytes))
     except ValueError as exc:
-        status, text = "error", f"{exc}."
+        status, text = "error", f"{clause(exc)}."
     result = msgspec.convert(
         {"id": call.id, "name": call.name, "status": status, "content": text}, ToolResult
     )

@@ -19,6 +19,7 @@ from treadle.sdk.client.explain.steps import (
 from treadle.sdk.client.notes import Note, NoteKind
 from treadle.sdk.client.result import BETWEEN_ITERATIONS
 from treadle.sdk.client.view import RunView
+from treadle.sdk.errors import clause, sentence
 from treadle.sdk.times import age, date, since
 
 BEHIND_MS = 5_000
@@ -198,7 +199,7 @@ def _queued(note: Note, facts: Facts) -> Reason | None:
     if is_stuck and ahead.places > 1:
         text = f"{text}, of which {facts.holders_stuck} are stuck"
     if told is not None:
-        text = f"{text}: {str(told).rstrip('.')}"
+        text = f"{text}: {clause(told)}"
     return Reason(
         kind="lane_queued",
         level="waits" if is_stuck else "pause",
@@ -224,7 +225,7 @@ def _child(note: Note, facts: Facts) -> Reason | None:
     if facts.ring is not None and _is_in_ring(facts) and step.child in facts.ring.runs:
         return None
     child = facts.children.get(step.child)
-    told = f": {str(child).rstrip('.')}" if child else ""
+    told = f": {clause(child)}" if child else ""
     return Reason(
         kind="child_wait",
         level=child.main.level if child and child.state != "ended" else "works",
@@ -293,7 +294,7 @@ def _letter(facts: Facts) -> list[Reason]:
     if facts.letter is None:
         return []
     letter = facts.letter.letter
-    why = f": {letter.failure}" if letter.failure else ""
+    why = f": {clause(letter.failure)}" if letter.failure else ""
     text = f"a dead letter of the run is stored, {letter.reason}{why}, at {date(letter.at_ms)}"
     command = f"treadle dead show {facts.letter.number}"
     return [
@@ -329,7 +330,7 @@ def _end(facts: Facts) -> Reason:
             command = f"treadle run history {view.id}"
         case _:
             text = f"it failed at {when}: {_failed_at(view)}{view.failure or 'no cause is known'}"
-            text = f"{text}. {facts.hint}" if facts.hint else text
+            text = f"{sentence(text)} {facts.hint}" if facts.hint else text
             command = f"treadle run history {view.id}"
     kind = view.status if view.status in ("completed", "cancelled") else "failed"
     return Reason(kind=kind, level="ended", text=text, command=command, since_ms=view.ended_ms)

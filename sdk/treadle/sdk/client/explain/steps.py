@@ -20,6 +20,7 @@ from treadle.sdk.client.explain.reason import Level, Reason, ReasonKind
 from treadle.sdk.client.notes import START_WORKER
 from treadle.sdk.client.streaming import StreamItem
 from treadle.sdk.client.view import StepView
+from treadle.sdk.errors import clause
 from treadle.sdk.messages import Beat, WorkerPresence
 from treadle.sdk.times import age, date, since, until
 from treadle.sdk.wording import items_text
@@ -119,7 +120,8 @@ def _delayed(step: StepView, found: StepFacts, facts: Facts) -> Reason | None:
     asked = ""
     if failure.retry_after_ms:
         asked = f", which asked to wait {age(failure.retry_after_ms)} at least"
-    text = f"waits before it tries {_what(step)} {when}; the last one failed: {failure}{asked}"
+    failed = f"the last one failed: {clause(failure)}{asked}"
+    text = f"waits before it tries {_what(step)} {when}; {failed}"
     command = f"treadle run history {facts.view.id}"
     return _reason("retry_delay", "pause", step, text, command=command, until_ms=step.due_ms)
 

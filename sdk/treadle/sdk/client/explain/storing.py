@@ -12,7 +12,7 @@ from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import ApiError
 from treadle.sdk.client.explain.facts import StorageFault
 from treadle.sdk.client.store import FULL_S, Store
-from treadle.sdk.errors import ServerError
+from treadle.sdk.errors import ServerError, clause
 
 PROBE_S = 2.0
 """A write that is not acknowledged by then has failed, as far as a person is concerned."""
@@ -66,7 +66,7 @@ async def storage_faults(store: Store) -> tuple[StorageFault, ...]:
         try:
             await probe(store, "explain", PROBE_S)
         except ServerError as error:
-            found.append(StorageFault(str(error).rstrip("."), "treadle doctor", stored_ms))
+            found.append(StorageFault(clause(error), "treadle doctor", stored_ms))
     return tuple(found)
 
 

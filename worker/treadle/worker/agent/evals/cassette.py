@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.sdk.errors import UserError
+from treadle.sdk.errors import UserError, clause
 from treadle.worker.agent.agent import Agent
 from treadle.worker.agent.core.entries import Answered, Entry, Kept, Opened
 from treadle.worker.agent.driving import Driver
@@ -65,7 +65,8 @@ class Cassette(msgspec.Struct, frozen=True, kw_only=True):
             ) from exc
         except msgspec.DecodeError as exc:
             raise UserError(
-                f"{path} is no cassette: {exc}. Make one of a run's journal with record(entries), "
+                f"{path} is no cassette: {clause(exc)}. "
+                "Make one of a run's journal with record(entries), "
                 "and write it with save(path)."
             ) from exc
         if found.cassette != FORMAT:

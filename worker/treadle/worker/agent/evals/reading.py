@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from treadle.sdk import wording
-from treadle.sdk.errors import Problem, UserError
+from treadle.sdk.errors import Problem, UserError, clause
 from treadle.sdk.written import Malformed, Pairs, Plain
 from treadle.sdk.yaml_text import read_yaml
 from treadle.worker.agent.evals.case import Case, Expected, MockedResult
@@ -180,7 +180,9 @@ def _read_json(text: str) -> object:
         where = f"line {exc.lineno}, column {exc.colno}"
         raise Malformed(where, f"it is not JSON: {exc.msg}. Correct the text.") from exc
     except (ValueError, RecursionError) as exc:
-        raise Malformed("", f"it is not JSON that can be read: {exc}. Correct the text.") from exc
+        raise Malformed(
+            "", f"it is not JSON that can be read: {clause(exc)}. Correct the text."
+        ) from exc
     return read
 
 

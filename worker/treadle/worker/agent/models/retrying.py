@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent.core import tokens
 from treadle.worker.agent.core.conversation import (
     TRANSIENT,
@@ -95,7 +96,8 @@ class ModelBusy(Exception):
 
     def __init__(self, retry_after_s: float, fault: ModelFault, tries: int) -> None:
         super().__init__(
-            f"{fault.message}. The provider asks to wait {retry_after_s:.0f} s, too long to hold "
+            f"{clause(fault.message)}. "
+            f"The provider asks to wait {retry_after_s:.0f} s, too long to hold "
             "a worker. Park the iteration for that time."
         )
         self.retry_after_s = retry_after_s

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, assert_never, get_args
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent.core.entries import Stopped
 from treadle.worker.agent.core.stops import Limit
 from treadle.worker.agent.plan.prompts import Prompts, fill
@@ -144,7 +145,7 @@ def goal(phase: Phase, brief: Brief, prompts: Prompts) -> str:
 def _reviewed(brief: Brief, verdict: Verdict, gate: Gate, limit: str) -> Following:
     fixes = verdict.findings
     if verdict.problem:
-        fixes = (f"The review gave no verdict: {verdict.problem}. What it said:", *fixes)
+        fixes = (f"The review gave no verdict: {clause(verdict.problem)}. What it said:", *fixes)
     brief = _with(brief, reviews=brief.reviews + 1, fixes=_bounded(fixes))
     if verdict.verdict == "DONE":
         return End(_resulting(brief, verdict))

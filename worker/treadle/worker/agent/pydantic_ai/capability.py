@@ -33,7 +33,7 @@ from pydantic_ai.exceptions import UserError as PydanticUserError
 from pydantic_ai.tools import AgentDepsT
 from pydantic_core import to_jsonable_python
 
-from treadle.sdk.errors import NonRetryable
+from treadle.sdk.errors import NonRetryable, clause
 from treadle.worker.agent.pydantic_ai.scope import Call, active
 from treadle.worker.agent.tools.canonical import args_hash
 
@@ -119,8 +119,8 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
         durable_container_noun="agent loop",
         codec=JSON_CODEC,
         serialization_failure=lambda exc: NonRetryable(
-            f"the result of an operation has no JSON form, so it cannot be stored: {exc}. Return "
-            "plain data or a pydantic model."
+            f"the result of an operation has no JSON form, so it cannot be stored: {clause(exc)}. "
+            "Return plain data or a pydantic model."
         ),
         toolset_lifecycles={
             "function": "enter-always",
@@ -173,7 +173,7 @@ def _tool_config(operation_id: DurableOperationId, tool: object | None, name: st
     except msgspec.ValidationError as exc:
         raise PydanticUserError(
             f"the metadata {METADATA!r} of tool {name!r} is {metadata[METADATA]!r}, which is not "
-            f"understood: {exc}. Leave it out, or give metadata=IDEMPOTENT."
+            f"understood: {clause(exc)}. Leave it out, or give metadata=IDEMPOTENT."
         ) from exc
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import Field
 
-from treadle.sdk.errors import Problem
+from treadle.sdk.errors import Problem, clause
 from treadle.worker.agent.core.calls import CallStatus
 from treadle.worker.agent.tools.canonical import well_formed
 from treadle.worker.agent.tools.context import ToolContext
@@ -199,7 +199,7 @@ class _Shell:
         if "\0" in command:
             return "The command holds a NUL character, which no shell takes. Leave it out."
         if why := why_interactive(command):
-            return f"Nothing ran: there is no terminal here, and {why}."
+            return f"Nothing ran: there is no terminal here, and {clause(why)}."
         if self._policy is None:
             return ""
         try:

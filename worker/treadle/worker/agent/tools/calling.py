@@ -9,6 +9,7 @@ from typing import cast
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent.core.calls import ToolCall, ToolResult
 from treadle.worker.agent.tools.arguments import ArgumentFaults
 from treadle.worker.agent.tools.attempts import (
@@ -98,7 +99,9 @@ async def reconcile_call(
         args = tool.bind(call.input)
         key = tool.idempotency_key(args, run=env.run, step=env.step, call_id=call.id)
     except Exception as exc:  # noqa: BLE001 — a user's key function may raise anything
-        return unsafe_result(call, f"{began} Its arguments cannot be read: {error_text(exc)}.")
+        return unsafe_result(
+            call, f"{began} Its arguments cannot be read: {clause(error_text(exc))}."
+        )
     ctx = new_context(env, tool, call_id=call.id, key=key)
     asking = functools.partial(tool.reconcile, ctx, args)
     stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,7 +112,7 @@ async def reconcile_call(
         shown = shown_result(call, tool, outcome, bytes_max=_bytes_max(tool, env))
         return await kept_result(call, shown, tool, env)
     why = error_text(outcome.error) if isinstance(outcome, Raised) else "it took too long"
-    return unsafe_result(call, f"{began} Its reconciliation failed: {why}.")
+    return unsafe_result(call, f"{began} Its reconciliation failed: {clause(why)}.")
 
 
 def _wait_s(tool: AnyTool, outcome: Outcome, attempt: int, env: ToolEnv) -> float | None:

@@ -10,6 +10,7 @@ from typing import assert_never
 
 import msgspec
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent.core.calls import CallStatus, Effect, ToolCall, ToolResult
 from treadle.worker.agent.tools.attempts import Outcome, Raised, Returned, Stopped, TimedOut
 from treadle.worker.agent.tools.errors import ToolRejected
@@ -123,7 +124,7 @@ def _returned(call: ToolCall, tool: AnyTool, value: object, bytes_max: int) -> S
     try:
         rendered = render(ended.result, bytes_max)
     except Unrenderable as exc:
-        text = f"The tool ran, but its result cannot be shown: {exc}."
+        text = f"The tool ran, but its result cannot be shown: {clause(exc)}."
         return Shown(
             ToolResult(
                 id=call.id,

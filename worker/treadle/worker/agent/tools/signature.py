@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 
+from treadle.sdk.errors import clause
 from treadle.worker.agent.tools.arguments import Parameter, TypedArguments, json_schema
 from treadle.worker.agent.tools.context import ToolContext
 from treadle.worker.agent.tools.docstrings import read_docstring
@@ -41,7 +42,7 @@ def read_signature(
     try:
         parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError) as exc:
-        return None, [f"it cannot be looked at: {exc}. Wrap it in a function of your own"]
+        return None, [f"it cannot be looked at: {clause(exc)}. Wrap it in a function of your own"]
     hints, problem = _hints(own, local_names)
     if problem:
         return None, [*problems, problem]
@@ -97,8 +98,8 @@ def _hints(own: Any, local_names: Mapping[str, Any]) -> tuple[dict[str, Any], st
         return get_type_hints(stub, names, dict(local_names), include_extras=True), ""
     except (NameError, AttributeError, TypeError, SyntaxError) as exc:
         return {}, (
-            f"its annotations cannot be evaluated: {exc}. Import or define what they name before "
-            "the tool, outside `if TYPE_CHECKING`"
+            f"its annotations cannot be evaluated: {clause(exc)}. "
+            "Import or define what they name before the tool, outside `if TYPE_CHECKING`"
         )
 
 
