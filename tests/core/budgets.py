@@ -8,7 +8,7 @@ from treadle.engine.core import Placed, budget
 from treadle.engine.core.bounds import spent_by, task_of
 from treadle.sdk.definition import AgentLoopStep
 from treadle.sdk.messages import Ended, Register, ResumeRequested, SettleEvent, Task
-from treadle.sdk.shared_budgets import shared
+from treadle.sdk.run_budgets import shared
 from treadle.sdk.spending import NOTHING, SharedBudget, Spent, plus, reached
 
 if TYPE_CHECKING:

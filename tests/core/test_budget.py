@@ -28,7 +28,7 @@ from treadle.sdk.definition import (
 )
 from treadle.sdk.messages import Ended, Inline, Parked, ResumeRequested, Task
 from treadle.sdk.run import RunDocument
-from treadle.sdk.shared_budgets import is_bounded, shared
+from treadle.sdk.run_budgets import is_bounded, shared
 from treadle.sdk.spending import UNLIMITED, SharedBudget, SpendingLimits, Spent, reached
 
 IN = Inline(msgspec.Raw(b"1"))

@@ -10,14 +10,15 @@ loop, a client when it explains or resumes one that has stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from treadle.sdk.definition import AgentLoopStep, Step, SubWorkflowStep
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import Ended, Register, Task
 from treadle.sdk.run import UNDER_WAY, RunDocument, StepEntry, child_of
-from treadle.sdk.spending import NOTHING, UNLIMITED, SharedBudget, Spent, plus
+from treadle.sdk.run_budgets import is_bounded, shared
+from treadle.sdk.spending import NOTHING, SharedBudget, Spent, plus
 from treadle.sdk.subjects import RegisterAddress
 
 
@@ -35,25 +36,6 @@ class Books(Protocol):
     async def loop(self, address: RegisterAddress) -> Register | None:
         """Return the register of a loop."""
         ...
-
-
-def is_bounded(run: RunDocument) -> bool:
-    """True when a budget bounds the loops of a run: its own, or one of a run above it."""
-    return run.limits != UNLIMITED or (run.parent is not None and run.parent.bounded)
-
-
-def shared(levels: Iterable[tuple[RunDocument, Spent]]) -> tuple[SharedBudget, ...]:
-    """Return the budgets that bound a loop.
-
-    ``levels`` are its run and those above it, each with what was used in it besides by the loop,
-    or by the run below.
-    """
-    others, found = NOTHING, list[SharedBudget]()
-    for run, used in levels:
-        others = plus(others, used)
-        if run.limits != UNLIMITED:
-            found.append(SharedBudget(run=run.run, limits=run.limits, others=others))
-    return tuple(found)
 
 
 async def budgets_of(books: Books, run: RunDocument, step_id: str) -> tuple[SharedBudget, ...]:

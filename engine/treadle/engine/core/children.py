@@ -22,7 +22,7 @@ from treadle.sdk.children import CHILD_CANCELLED, CHILD_FAILED, ParentRun
 from treadle.sdk.definition import SubWorkflowStep
 from treadle.sdk.messages import ChildEnded, Failure
 from treadle.sdk.run import RunDocument, StepEntry, StepStatus, child_of
-from treadle.sdk.shared_budgets import is_bounded
+from treadle.sdk.run_budgets import is_bounded
 from treadle.sdk.spending import plus
 
 MESSAGE_CHARS_MAX = 2_000

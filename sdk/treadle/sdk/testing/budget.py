@@ -11,7 +11,7 @@ from treadle.engine.core.bounds import spent_by, task_of
 from treadle.sdk.definition import AgentLoopStep, SubWorkflowStep
 from treadle.sdk.messages import Ended, Event, Register, ResumeRequested, SettleEvent
 from treadle.sdk.run import RunDocument
-from treadle.sdk.shared_budgets import is_bounded, shared
+from treadle.sdk.run_budgets import is_bounded, shared
 from treadle.sdk.spending import NOTHING, SharedBudget, Spent, plus
 
 if TYPE_CHECKING:
