@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.sdk.bus.nats_link import NatsLink
 from treadle.sdk.bus.wire import Unknown
-from treadle.sdk.errors import ServerUnavailable, ServerUnsuitable, UserError
+from treadle.sdk.errors import ServerUnavailable, ServerUnsuitable, UserError, clause
 from treadle.sdk.settings import Settings
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     except (ssl.SSLError, OSError) as exc:
         named = ", ".join(repr(path) for path in paths if path)
         raise UserError(
-            f"the certificates in {named} cannot be used: {exc}. TREADLE_NATS_CA, "
+            f"the certificates in {named} cannot be used: {clause(exc)}. TREADLE_NATS_CA, "
             "TREADLE_NATS_CERT and TREADLE_NATS_KEY are files as PEM, and the key is that of the "
             "certificate, without a passphrase."
         ) from exc
