@@ -14,9 +14,9 @@ from tests.client.stage import Stage, chain, done, play
 from tests.engine.stand import Stand, loop, open_stand
 
 from treadle.cli import exits, output
-from treadle.sdk import Retry
+from treadle.sdk import NonRetryable, Retry, Workflow
 from treadle.sdk.settings import Settings
-from treadle.worker import LoopContext, Worker
+from treadle.worker import LoopContext, TaskContext, Worker
 
 FLOW = loop(loop_delay=0.05, retry=Retry(max_attempts=2, delay_s=0.05))
 
@@ -94,6 +94,52 @@ def test_what_a_run_did_is_shown_in_order_and_compared_with_another(
     error = treadle("run", "diff", "r1", "--json", code=exits.USAGE).json["error"]
     assert "Give OTHER, or --iterations N M." in error["message"]
     treadle("run", "diff", "r1", "gone", code=exits.UNKNOWN)
+
+
+@pytest.mark.slow
+def test_a_retry_and_a_fork_are_compared_with_the_run_they_were_made_of(
+    treadle: Run, settings: Settings
+) -> None:
+    workflow = Workflow("order")
+    charge = workflow.task("charge")
+    workflow.task("ship", after=[charge])
+    worker, is_broken = Worker("w"), [True]
+
+    @worker.handler("charge")
+    async def charge_(ctx: TaskContext[Any]) -> str:
+        return "charged"
+
+    @worker.handler("ship")
+    async def ship(ctx: TaskContext[Any]) -> Any:
+        if is_broken.pop() if is_broken else False:
+            raise NonRetryable("no van")
+        return ctx.input
+
+    async def story() -> None:
+        async with open_stand(settings) as stand:
+            await stand.engine()
+            stand.worker(worker)
+            run = await stand.client.start(workflow, {"n": 1}, id="r1")
+            await stand.ended("r1")
+            await (await run.retry()).result(timeout_s=10)
+            fork = await run.fork(from_step="ship", input="else", id="r2")
+            await fork.result(timeout_s=10)
+            other = await run.fork(input={"n": 2}, id="r3")
+            await other.result(timeout_s=10)
+
+    asyncio.run(story())
+    told = treadle("run", "diff", "r1", "r1-r1").out.splitlines()
+    assert told[0] == "r1  order  failed  ship: NonRetryable: no van"
+    assert told[1] == "r1-r1  order  completed  retry of r1"
+    rows = {line.split()[0]: line for line in reversed(told[3:])}
+    assert rows["charge"].endswith("taken over")
+    assert rows["ship"].endswith("outcome, output, failures")
+    found = treadle("run", "diff", "r1-r1", "r2", "--json").json
+    assert [row.get("taken_over", "") for row in found["rows"]] == ["both", ""]
+    assert (found["changed"], found["rows"][1]["changed"]) == ([], ["output"])
+    assert "with another input" in treadle("run", "diff", "r1", "r2").out
+    told = treadle("run", "diff", "r1-r1", "r3").out
+    assert 'input  r1-r1  {"n":1}' in told and 'input  r3  {"n":2}' in told
 
 
 def test_a_step_that_is_not_there_is_an_error_and_not_the_same(

@@ -12,8 +12,10 @@ from tests.client.stage import chain, parked, raw, task
 
 from treadle.sdk import UserError, Workflow
 from treadle.sdk.client import RunView, Span, Timeline
+from treadle.sdk.client.origin import ForkedFrom
 from treadle.sdk.client.timeline.diffing import diff_iterations, diff_runs
 from treadle.sdk.client.timeline.folding import Happened, timeline_of
+from treadle.sdk.client.timeline.span import MapCounts
 from treadle.sdk.client.view import Held, of_document
 from treadle.sdk.messages import (
     Event,
@@ -202,16 +204,25 @@ def test_a_map_is_one_span_and_its_chunks_are_told_when_they_are_wanted() -> Non
 
 
 def attempt(iteration: int, outcome: str = "continued", **fields: Any) -> Span:
-    number = {"attempt": 1, "begin_ms": 1_000, "end_ms": 2_000, "output": raw({"a": 1, "b": 2})}
-    return Span(
-        kind="attempt", step="loop", iteration=iteration, outcome=outcome, **{**number, **fields}
-    )
+    number: dict[str, Any] = {
+        "attempt": 1,
+        "begin_ms": 1_000,
+        "end_ms": 2_000,
+        "output": raw({"a": 1, "b": 2}),
+    }
+    number |= {"step": "loop", **fields}
+    return Span(kind="attempt", iteration=iteration, outcome=outcome, **number)
 
 
-def line(run: str, *spans: Span) -> Timeline:
-    return Timeline(
-        run=run, workflow="flow", status="", requested_ms=0, loops=("loop",), spans=spans
-    )
+def line(run: str, *spans: Span, **fields: Any) -> Timeline:
+    facts: dict[str, Any] = {
+        "workflow": "flow",
+        "status": "",
+        "requested_ms": 0,
+        "loops": ("loop",),
+    }
+    facts |= {"steps": ("first", "loop"), **fields}
+    return Timeline(run=run, spans=spans, **facts)
 
 
 def test_runs_that_did_the_same_are_the_same_however_long_it_took() -> None:
@@ -239,6 +250,75 @@ def test_each_difference_is_named() -> None:
     assert not found.is_same
 
 
+RETRY = ForkedFrom("r1", kept=1, is_retry=True)
+
+
+def test_what_a_retry_has_taken_over_of_the_run_is_no_difference() -> None:
+    first = attempt(0, "completed", step="first")
+    failed = attempt(0, "failed", failure=Failure("Boom"))
+    left = line("r1", first, failed)
+    right = line("r1-r1", attempt(0), made_of=RETRY, kept={"first": "completed"})
+    kept, again = diff_runs(left, right).rows
+    assert (kept.step, kept.taken_over, kept.changed, kept.right) == ("first", "right", (), None)
+    assert (again.taken_over, again.changed) == ("", ("outcome", "failures"))
+    assert diff_runs(right, left).rows[0].taken_over == "left"
+    twice = diff_runs(right, msgspec.structs.replace(right, run="r1-r2"))
+    assert [row.taken_over for row in twice.rows] == ["both", ""]
+    (only,) = diff_runs(right.of_step("loop"), left.of_step("loop")).rows
+    assert only.step == "loop", "what was taken over of other steps is not told either"
+
+
+def test_of_a_third_run_what_was_taken_over_may_have_ended_otherwise() -> None:
+    right = line("r9", made_of=ForkedFrom("r8"), kept={"loop": "completed"})
+    for outcome, changed in (("completed", ()), ("failed", ("outcome",))):
+        (row,) = diff_runs(line("r1", attempt(0, outcome)), right).rows
+        assert (row.taken_over, row.changed) == ("right", changed)
+
+
+def test_iterations_before_that_of_a_fork_were_taken_over() -> None:
+    left = line("r1", attempt(0), attempt(1), attempt(2, "completed"))
+    right = line("r2", attempt(2, "completed"), made_of=ForkedFrom("r1", "loop", 2, has_input=True))
+    rows = diff_runs(left, right).rows
+    assert [(row.iteration, row.taken_over) for row in rows] == [
+        (0, "right"),
+        (1, "right"),
+        (2, ""),
+    ]
+    assert diff_runs(left, right).is_same
+
+
+def test_inputs_statuses_and_versions_of_two_runs_are_compared() -> None:
+    left = line("r1", attempt(0), input=raw({"n": 1, "m": 2}), version="a")
+    written_otherwise = msgspec.Raw(b'{"m": 2, "n": 1}')
+    right = line("r2", attempt(0), input=written_otherwise, version="b")
+    assert (diff_runs(left, right).changed, diff_runs(left, right).is_same) == (("version",), True)
+    right = line("r2", attempt(0), input=raw(2), version="a", status="failed", failure="loop: Boom")
+    found = diff_runs(left, right)
+    assert (found.changed, found.is_same) == (("input", "status"), False)
+    assert found.sides[1].failure == "loop: Boom"
+
+
+def test_steps_that_no_worker_executes_are_compared_by_how_they_ended() -> None:
+    def end(kind: Any, outcome: str, **fields: Any) -> Span:
+        return Span(kind=kind, step=kind, begin_ms=1, end_ms=2, outcome=outcome, **fields)
+
+    def counted(retried: int, failed: int = 0) -> MapCounts:
+        return MapCounts(items=9, done=9, failed=failed, chunks=3, retried=retried)
+
+    met, branch = end("signal", "completed"), end("choice", "completed", detail="took a")
+    left = line("r1", met, branch, end("map", "completed", counts=counted(0)))
+    same = line("r2", met, branch, end("map", "completed", counts=counted(2)))
+    assert diff_runs(left, same).is_same
+    other = line(
+        "r3",
+        end("signal", "timed out"),
+        end("choice", "completed", detail="took b"),
+        end("map", "completed", counts=counted(0, failed=1)),
+    )
+    changed = [row.changed for row in diff_runs(left, other).rows]
+    assert changed == [("outcome",), ("branch",), ("items",)]
+
+
 def test_two_iterations_of_a_run_are_compared_and_have_to_be_there() -> None:
     run = line("r1", attempt(0), attempt(1, output=raw(7)))
     found = diff_iterations(run, 0, 1)
@@ -246,7 +326,7 @@ def test_two_iterations_of_a_run_are_compared_and_have_to_be_there() -> None:
     with pytest.raises(UserError, match="no iteration 7: it has begun 2, counted from 0"):
         diff_iterations(run, 0, 7)
     two = line("r1", attempt(0), msgspec.structs.replace(attempt(0), step="other"))
-    two = msgspec.structs.replace(two, loops=("loop", "other"))
+    two = msgspec.structs.replace(two, loops=("loop", "other"), steps=("loop", "other"))
     with pytest.raises(UserError, match=r"has 2 loops with iterations .*--step"):
         diff_iterations(two, 0, 0)
     assert diff_iterations(two, 0, 0, "other").is_same

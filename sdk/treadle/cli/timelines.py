@@ -12,7 +12,6 @@ from treadle.cli.options import Json, Namespace, RunId, Url
 
 if TYPE_CHECKING:
     from treadle.sdk.client import Client, Span, Timeline
-    from treadle.sdk.client.timeline.diffing import Cell, Difference, Row
 
 BAR_CHARS = 24
 _MARKS = {
@@ -23,7 +22,6 @@ _MARKS = {
 }
 _BAR = 4
 """The column of the bars."""
-_SHORT_CHARS_MAX = 60
 
 Step = Annotated[
     str | None, typer.Option("--step", metavar="STEP", help="Only this step of the run.")
@@ -109,6 +107,7 @@ async def _diff(
     *,
     as_json: bool,
 ) -> int:
+    from treadle.cli import differences
     from treadle.sdk.client.timeline.diffing import diff_iterations, diff_runs
 
     left = await client.timeline(run)
@@ -122,7 +121,7 @@ async def _diff(
     if as_json:
         output.emit(found)
     else:
-        _show(found)
+        differences.show(found)
     return exits.OK
 
 
@@ -154,51 +153,3 @@ def _bar(span: Span, begin_ms: int, end_ms: int) -> str:
     behind = -(-((span.end_ms or end_ms) - begin_ms) * BAR_CHARS // total_ms)
     length = max(1, min(BAR_CHARS, behind) - first)
     return " " * first + _MARKS[span.kind] * length + " " * (BAR_CHARS - first - length)
-
-
-def _show(found: Difference) -> None:
-    headings = ("STEP", "ITERATION", found.left, found.right, "DIFFERS IN")
-    output.table(headings, [_diff_row(row) for row in found.rows])
-    for row in found.rows:
-        for name, cell in ((found.left, row.left), (found.right, row.right)):
-            if cell is not None and "output" in row.changed:
-                where = f"{row.step} {row.iteration}"
-                output.say(
-                    output.one_line(
-                        f"{where}  {name}  {_short(bytes(cell.output).decode(errors='replace'))}"
-                    )
-                )
-    output.say("the same" if found.is_same else "different")
-
-
-def _diff_row(row: Row) -> tuple[str, ...]:
-    return (
-        row.step,
-        str(row.iteration),
-        _cell(row.left),
-        _cell(row.right),
-        ", ".join(row.changed),
-    )
-
-
-def _cell(cell: Cell | None) -> str:
-    from treadle.sdk.times import age
-
-    if cell is None:
-        return "-"
-    spent = cell.spent
-    parts = [cell.outcome or "lasts", age(cell.took_ms)]
-    if cell.attempts > 1:
-        parts.append(f"{cell.attempts} attempts")
-    if spent.total_tokens:
-        parts.append(f"{spent.total_tokens} tokens")
-    if spent.tool_calls:
-        parts.append(f"{spent.tool_calls} calls")
-    if spent.cost_micro_usd:
-        parts.append(f"{spent.cost_usd:g} USD")
-    parts += [_short(failure.split("\n")[0]) for failure in cell.failures]
-    return ", ".join(parts)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHORT_CHARS_MAX else f"{text[: _SHORT_CHARS_MAX - 1]}…"

@@ -12,7 +12,7 @@ from treadle.cli import output
 from treadle.sdk.client import RunEvent, RunView, StepView
 from treadle.sdk.client.ending import timeout_text
 from treadle.sdk.client.notes import queued_text
-from treadle.sdk.client.view import ForkedFrom
+from treadle.sdk.client.origin import ForkedFrom
 from treadle.sdk.times import age, date
 from treadle.sdk.wording import items_text
 

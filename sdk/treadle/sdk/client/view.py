@@ -17,6 +17,7 @@ from treadle.sdk.asks import Ask
 from treadle.sdk.children import ParentRun
 from treadle.sdk.client.ending import ViewedStepStatus, timed_out
 from treadle.sdk.client.notes import NONE_NEWER, Newer, Note, engine_notes, notes_of
+from treadle.sdk.client.origin import ForkedFrom, origin_of
 from treadle.sdk.definition import (
     AgentLoopStep,
     ApprovalStep,
@@ -41,7 +42,6 @@ from treadle.sdk.messages import (
     Delayed,
     Ended,
     Failure,
-    Fork,
     MetadataValue,
     Parked,
     Queued,
@@ -153,18 +153,6 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks into which its list is cut."""
 
 
-class ForkedFrom(msgspec.Struct, frozen=True):
-    """What a run was made of."""
-
-    run: str
-    step: str = ""
-    """The step that it starts again from; empty is a retry, or the whole run."""
-    iteration: int = -1
-    """The iteration of that step; -1 is its beginning."""
-    kept: int = 0
-    """Steps that it has taken over."""
-
-
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands."""
 
@@ -267,7 +255,7 @@ def of_request(
         parent=requested.parent,
         metadata=requested.metadata,
         lane=requested.lane,
-        forked_from=_forked_from(requested.fork),
+        forked_from=origin_of(requested.fork),
         notes=notes,
     )
 
@@ -315,14 +303,10 @@ def of_document(
         metadata=document.metadata,
         lane=document.lane,
         ahead=ahead,
-        forked_from=_forked_from(document.fork),
+        forked_from=origin_of(document.fork),
         pause=document.pause if document.is_paused else None,
         notes=notes,
     )
-
-
-def _forked_from(fork: Fork | None) -> ForkedFrom | None:
-    return ForkedFrom(fork.run, fork.step, fork.iteration, len(fork.kept)) if fork else None
 
 
 def _step_view(

@@ -23,10 +23,12 @@ from treadle.sdk.client.ending import timeout_text
 from treadle.sdk.client.timeline.span import MapCounts, Span, SpanKind, Timeline
 from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.messages import (
+    NO_RAW,
     Event,
     LaneGranted,
     MessageSent,
     ResumeRequested,
+    RunRequested,
     SettleEvent,
     StepCompleted,
     StepContinued,
@@ -69,8 +71,19 @@ def timeline_of(
         ended_ms=view.ended_ms,
         steps=tuple(step.id for step in view.steps),
         loops=tuple(step.id for step in view.steps if step.kind == "agent_loop"),
+        version=view.definition,
+        input=fold.input or NO_RAW,
+        failure=_failure(view),
+        made_of=view.forked_from,
+        kept={step.id: step.status for step in view.steps if step.is_kept},
         spans=fold.finished(),
     )
+
+
+def _failure(view: RunView) -> str:
+    if view.failure is None:
+        return ""
+    return f"{view.failed_step}: {view.failure}" if view.failed_step else str(view.failure)
 
 
 class _Track:
@@ -94,6 +107,8 @@ class _Fold:
     def __init__(self, view: RunView, delays_ms: Mapping[str, int]) -> None:
         self._view = view
         self._delays_ms = delays_ms
+        self.input: msgspec.Raw | None = None
+        """That of the run's request."""
         self._begin_ms = view.requested_ms
         self._spans: list[Span] = []
         self._tracks: dict[str, _Track] = {}
@@ -107,6 +122,8 @@ class _Fold:
     def add(self, happened: Happened) -> None:
         event, at_ms = happened.event, happened.time_ms
         match event:
+            case RunRequested():
+                self.input = self.input or event.input  # A second request changes nothing.
             case LaneGranted():
                 self._spans.append(
                     Span(kind="lane", begin_ms=self._begin_ms, end_ms=at_ms, detail=event.lane)

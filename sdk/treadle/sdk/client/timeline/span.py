@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from treadle.sdk.client.origin import ForkedFrom
 from treadle.sdk.client.view import no_step
 from treadle.sdk.messages import NO_RAW, Failure
 from treadle.sdk.spending import NOTHING, Spent
@@ -93,6 +94,15 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """All steps of the workflow."""
     loops: tuple[str, ...] = ()
     """Steps that iterate."""
+    version: str = ""
+    """Of the workflow, the one that the run began with."""
+    input: msgspec.Raw = NO_RAW
+    failure: str = ""
+    """Why the run has failed or was cancelled, with the step."""
+    made_of: ForkedFrom | None = None
+    """The run that it is a retry or a fork of."""
+    kept: dict[str, str] = {}
+    """By step that it has taken over of that run, and has no span of: how it ended."""
     spans: tuple[Span, ...] = ()
 
     def of_step(self, step: str) -> Timeline:
@@ -100,7 +110,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         if self.steps and step not in self.steps:
             raise no_step(self.run, self.workflow, self.steps, step)
         spans = tuple(span for span in self.spans if step_of(span.step) == step)
-        return msgspec.structs.replace(self, spans=spans)
+        kept = {name: ended for name, ended in self.kept.items() if name == step}
+        return msgspec.structs.replace(self, spans=spans, kept=kept)
 
     def without_chunks(self) -> Timeline:
         """Return it with one span for each map, and none for its chunks."""
