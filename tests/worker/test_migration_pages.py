@@ -15,7 +15,7 @@ from tests.pages import DOCS, program_of
 FENCE = re.compile(r"^```python(?: run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("source", ["temporal", "hatchet", "celery"])
+@pytest.mark.parametrize("source", ["temporal", "hatchet", "celery", "inngest"])
 def test_the_page_runs(source: str) -> None:
     name = f"migrating-from-{source}.md"
     asyncio.run(program_of(name))

@@ -148,7 +148,8 @@ def _copies(replicas: set[int]) -> Check:
         "replicas",
         "warn",
         f"{min(replicas)} copy of a stream: runs are lost with its disk, and wait while it is down",
-        "for production a cluster of three, and `treadle engine --replicas 3` on a fresh namespace",
+        "for production a cluster of three; `treadle engine --replicas 3` counts for streams it "
+        "creates, `nats stream edit NAME --replicas 3` for those that are there",
     )
 
 
