@@ -36,6 +36,7 @@ PING_INTERVAL_S = 5
 PINGS_OUTSTANDING_MAX = 2
 RECONNECT_WAIT_S = (0.1, 0.25)
 _REFUSED = ("authorization violation", "authentication", "permissions violation")
+_UNTRUSTED = ("certificate", "offers no tls")
 _NO_JETSTREAM = (10039, 10076)
 
 
@@ -60,7 +61,10 @@ async def connect(
         news = "violation" in last_error.lower() and last_error != previous
         level = logging.WARNING if news else logging.DEBUG
         _log.log(level, "bus.nats-error error=%s", last_error)
-        if any(text in last_error.lower() for text in _REFUSED) and not refused.done():
+        is_final = _is_any(last_error, _REFUSED)
+        # Of several servers another one may have a certificate that is not over.
+        is_final |= _is_any(last_error, _UNTRUSTED) and len(settings.urls) == 1
+        if is_final and not refused.done():
             refused.set_result(None)
 
     attempt = asyncio.ensure_future(
@@ -94,6 +98,10 @@ async def connect(
         raise _unreachable(settings, last_error, refused.done())
     if (failure := attempt.exception()) is not None:
         raise _unreachable(settings, _text(failure), refused.done()) from failure
+
+
+def _is_any(error: str, texts: tuple[str, ...]) -> bool:
+    return any(text in error.lower() for text in texts)
 
 
 def _text(error: BaseException) -> str:
@@ -145,6 +153,11 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
 
 def _unreachable(settings: Settings, why: str, refused: bool) -> ServerUnavailable:
     url = settings.shown_url
+    if _is_any(why, _UNTRUSTED):
+        return ServerUnavailable(
+            f"NATS at {url} cannot be spoken to safely ({why}). Check TREADLE_NATS_CA, "
+            "TREADLE_NATS_CERT and TREADLE_NATS_KEY, and the server's own certificate."
+        )
     if refused:
         return ServerUnavailable(
             f"NATS at {url} refused this client ({why}). Check TREADLE_NATS_CREDS, or "
