@@ -62,7 +62,7 @@ def test_the_alerts_of_the_page_are_all_there_are(root: Path, page: str) -> None
 def test_the_numbers_of_the_page_are_those_of_the_code(page: str) -> None:
     assert f"Worker(concurrency={CONCURRENCY})" in page
     assert f"Worker(drain_timeout_s={DRAIN_TIMEOUT_S:g})" in page
-    assert f"{DRAIN_S:g} s at most" in page
+    assert f"up to {DRAIN_S:g} s of each kind" in page
     assert f"JetStream, {'.'.join(map(str, SERVER_VERSION_MIN))} or newer" in page
 
 
