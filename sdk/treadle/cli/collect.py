@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from treadle.cli import options
+from treadle.cli.default_command import DefaultGroup
 from treadle.cli.options import Json, Namespace, Url
 
 if TYPE_CHECKING:
     from treadle.sdk.client import Client
     from treadle.sdk.client.windows import WindowView
 
-_HELP_OPTIONS = ("-h", "--help")
 
-
-class _StartByDefault(TyperGroup):
-    """Takes the name of a workflow where a command would be: it collects a start of it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in _HELP_OPTIONS:
-            args = ["start", *args]
-        return super().parse_args(ctx, args)
+class _CollectGroup(DefaultGroup):
+    default = "start"
 
 
 app = typer.Typer(
     name="collect",
-    help="Collect starts of a workflow that is debounced or batched: `treadle collect WORKFLOW`.",
+    help="Collect starts of a workflow that is debounced or batched; list those that wait.",
     no_args_is_help=True,
-    cls=_StartByDefault,
+    cls=_CollectGroup,
 )
 
 
@@ -48,7 +41,7 @@ def start(
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
-    """Collect a start; `treadle collect WORKFLOW` is the same."""
+    """Collect a start; the word `start` may be left out."""
     from treadle.cli import exits, output, runs
 
     value = options.read_json("--input", input)
