@@ -119,7 +119,9 @@ def test_what_is_not_signed_starts_nothing_and_says_what_is_wrong(play: Play) ->
     play(story)
 
 
-def test_a_body_that_cannot_be_an_input_is_refused_and_starts_nothing(play: Play) -> None:
+def test_a_body_that_cannot_be_an_input_is_refused_and_starts_nothing(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story(stage: Stage) -> None:
         workflow = Workflow("numbers", input=dict[str, int])
         workflow.task("count")
@@ -131,11 +133,14 @@ def test_a_body_that_cannot_be_an_input_is_refused_and_starts_nothing(play: Play
         ]:
             answer = await stage.post("/hooks/push", body, **signed(body))
             assert (answer.status_code, answer.json()["error"]["type"]) == (status, type_)
+            assert "`" not in answer.text, "a command is for the operator"
         good = b'{"n": 1}'
         await stage.post("/hooks/push", good, **signed(good))
         conflict = b'{"n": 2}'
         answer = await stage.post("/hooks/push", conflict, **signed(conflict))
         assert (answer.status_code, answer.json()["error"]["type"]) == (422, "RunConflict")
+        assert "under another id" in answer.text and "`" not in answer.text
+        assert "treadle run show" in caplog.text and "treadle workflow show" in caplog.text
         assert len(await stage.client.list()) <= 1
 
     play(story)

@@ -54,6 +54,18 @@ def one(handler: Callable[..., Any], *, loop: bool = False) -> tuple[Workflow[An
     return workflow, worker
 
 
+def test_what_every_life_logs_is_said_once_and_by_the_next_test_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def warns(ctx: TaskContext[Any]) -> int:
+        ctx.logger.warning("the disk is old")
+        return 1
+
+    for times in (1, 2):
+        assert survives(one(warns)[0], None, one(warns)[1]).lives > 3
+        assert caplog.messages.count("the disk is old") == times
+
+
 def test_a_loop_that_keeps_its_state_in_checkpoints_survives_all_of_it() -> None:
     async def count(ctx: LoopContext[Any]) -> object:
         n = await ctx.load_checkpoint(int) or 0

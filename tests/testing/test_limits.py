@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from treadle.sdk import UserError, Workflow
+from treadle.sdk import Workflow
 from treadle.sdk.asks import Ask, Reply
 from treadle.sdk.flow import Concurrency
 from treadle.sdk.testing import crash_everywhere, simulate
@@ -60,12 +60,21 @@ def test_items_and_tasks_with_limits_survive_every_crash() -> None:
     assert (report.outcome, report.lives > 20) == (2, True)
 
 
-def test_an_answer_that_a_step_does_not_take_is_a_mistake_of_the_test() -> None:
+def test_an_answer_that_a_step_does_not_take_is_refused_and_the_step_goes_on_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     workflow = Workflow("gate")
     workflow.approval("gate", approvers=["ada"], timeout=60)
 
-    def answer(ask: Ask) -> Reply:
+    def eve(ask: Ask) -> Reply:
         return Reply(call_id=ask.id, verdict="approve", by="eve")
 
-    with pytest.raises(UserError, match="by ada, and 'eve' is none of them"):
-        asyncio.run(simulate(workflow, answers=answer))
+    run = asyncio.run(simulate(workflow, answers=eve))
+    assert (run.status, run.reason, run.elapsed_s) == ("failed", "timeout", pytest.approx(60))
+    (said,) = [each for each in caplog.messages if "simulate.answer-refused" in each]
+    assert "by ada, and 'eve' is none of them" in said
+
+    def then_ada(ask: Ask) -> Reply:
+        return Reply(call_id=ask.id, verdict="approve", by="ada" if ask.problem else "eve")
+
+    assert asyncio.run(simulate(workflow, answers=then_ada)).status == "completed"

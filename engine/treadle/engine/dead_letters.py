@@ -107,8 +107,11 @@ class DeadLetters:
 
     async def message(
         self, workflow: str, run: str, stream: str, message: Delivery, failure: Failure
-    ) -> None:
-        """Set aside a message of a subject that cannot be a run's input, once."""
+    ) -> int:
+        """Set aside a message of a subject that cannot be a run's input, once; return its number.
+
+        0 if another letter has its place.
+        """
         letter = DeadLetter(
             reason="unusable_message",
             run=run,
@@ -120,11 +123,11 @@ class DeadLetters:
             sequence=message.sequence,
         )
         letter = self._with_body(letter, message.data, message.raw_headers)
-        await self._store(self._subjects.dead(workflow, run, "message"), letter)
+        return await self._store(self._subjects.dead(workflow, run, "message"), letter)
 
-    async def _store(self, subject: str, letter: DeadLetter) -> None:
-        """Store a letter where there is to be one."""
-        await self._js.compare_and_set(
+    async def _store(self, subject: str, letter: DeadLetter) -> int:
+        """Store a letter where there is to be one; return its number."""
+        result = await self._js.compare_and_set(
             self._subjects.dead_stream,
             subject,
             msgspec.json.encode(letter),
@@ -132,6 +135,7 @@ class DeadLetters:
             # Any that is there is of the same, written by an engine that died or was faster.
             is_mine=lambda _: True,
         )
+        return result.stored.sequence if result.stored else 0
 
     def _with_body(self, letter: DeadLetter, data: bytes, headers: bytes | None) -> DeadLetter:
         """Return the letter with the message; its beginning if the server takes no more."""

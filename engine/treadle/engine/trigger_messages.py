@@ -114,11 +114,11 @@ class TriggerMessages:
             await self._requests.store(name, trigger, run, version, definition, raw, metadata)
         except UserError as exc:
             failure = Failure(type(exc).__name__, str(exc), retryable=False)
-            await self._dead_letters.message(
+            number = await self._dead_letters.message(
                 trigger.workflow, run, source.stream, delivery, failure
             )
             failpoints.reach("engine.message-set-aside")
-            text = f"{exc} The message is the dead letter of run {run}."
+            text = f"{exc} The message is a dead letter: `treadle dead show {number}`."
             await self._note(name, text, delivery.time_ms)
             return DONE
         return None

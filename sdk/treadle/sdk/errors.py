@@ -116,6 +116,7 @@ class InvalidPayload(UserError):
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         self.what = what
+        self.why = why
         super().__init__(f"{what}: {sentence(why)} {sentence(remedy)}")
 
 
@@ -168,6 +169,7 @@ class RunConflict(UserError):
 
     def __init__(self, run: str, why: str, remedy: str) -> None:
         self.run = run
+        self.why = why
         super().__init__(f"run {run!r} {sentence(why)} {sentence(remedy)}")
 
 

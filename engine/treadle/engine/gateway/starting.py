@@ -1,7 +1,12 @@
-"""A request becomes a run: what the client refuses is told to whoever has sent it."""
+"""A request becomes a run: what the client refuses is told to whoever has sent it.
+
+They get what is wrong and what to do with the request. What an operator may do, such as a command
+of ``treadle``, is for the log.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -13,10 +18,18 @@ from treadle.sdk.client.collecting import Receipt
 from treadle.sdk.client.starting import deliver as deliver_one
 from treadle.sdk.client.starting import start as start_run
 from treadle.sdk.client.store import Store
-from treadle.sdk.errors import InvalidPayload, RunConflict, UnknownWorkflow, UserError
+from treadle.sdk.errors import (
+    InvalidPayload,
+    RunConflict,
+    UnknownWorkflow,
+    UserError,
+    sentence,
+)
+from treadle.sdk.log_fields import spaced
 from treadle.sdk.triggers.trigger import Trigger
 
 RETRY_AFTER_S = "30"
+_log = logging.getLogger("treadle.http")
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -59,14 +72,32 @@ def _told(name: str, headers: Mapping[str, str]) -> Generator[None]:
     token = context.attach(_propagator.extract(headers))
     try:
         yield
-    except InvalidPayload as exc:
-        raise Refusal(422, "InvalidPayload", str(exc)) from exc
-    except RunConflict as exc:
-        raise Refusal(422, "RunConflict", str(exc)) from exc
-    except UnknownWorkflow as exc:
-        text = f"{exc} Until then trigger {name!r} starts nothing."
-        raise Refusal(503, "UnknownWorkflow", text, {"retry-after": RETRY_AFTER_S}) from exc
     except UserError as exc:
-        raise Refusal(422, type(exc).__name__, str(exc)) from exc
+        extra = {"trigger": name, "error": str(exc)}
+        _log.warning("http.refused %s", spaced(extra), extra=extra)
+        raise _refusal(name, exc) from exc
     finally:
         context.detach(token)
+
+
+def _refusal(name: str, error: UserError) -> Refusal:
+    match error:
+        case InvalidPayload():
+            text = f"{error.what}: {sentence(error.why)} Correct the body of the request."
+        case RunConflict():
+            text = (
+                f"this request is run {error.run!r} already, which {sentence(error.why)} "
+                "Send the same body again, or this one under another id."
+            )
+        case UnknownWorkflow():
+            text = (
+                f"trigger {name!r} starts nothing now: its workflow {error.name!r} is not "
+                "registered. Send it again later."
+            )
+            return Refusal(503, "UnknownWorkflow", text, {"retry-after": RETRY_AFTER_S})
+        case _:
+            text = (
+                f"trigger {name!r} cannot take this request. Its operator can read why in the log "
+                "of the gateway."
+            )
+    return Refusal(422, type(error).__name__, text)

@@ -22,6 +22,7 @@ from treadle.sdk.builder import Workflow
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import RunCancelled, RunConflict, RunFailed
 from treadle.sdk.testing.boundaries import Boundaries, Side, Victim, Writer
+from treadle.sdk.testing.quieting import logged_once
 from treadle.sdk.testing.simulation import SimulatedRun, prepared
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ async def crash_everywhere(
             before()
         return life(boundaries)
 
-    return await asyncio.to_thread(_everywhere, workflow.name, live, compare or outcome_of)
+    with logged_once():
+        return await asyncio.to_thread(_everywhere, workflow.name, live, compare or outcome_of)
 
 
 def outcome_of(run: SimulatedRun) -> Any:
