@@ -408,3 +408,12 @@ def test_what_is_wrong_with_how_starts_are_collected_is_told(
     ((path, text),) = _problems(_task("a"), collect=collect).items()
     assert path == place
     assert says in text
+
+
+def test_a_problem_is_told_with_the_id_of_its_step_where_that_is_known() -> None:
+    steps = [{"kind": "task", "id": "fetch", "type": "a", "after": ["b"]}, {"kind": "task"}, 7]
+    with pytest.raises(InvalidDefinition) as refused:
+        definition_from({"name": "flow", "steps": steps, "timeout_s": -1})
+    text = str(refused.value)
+    assert "\n  steps[0].after[0] (step 'fetch'): step 'fetch' waits for 'b'" in text
+    assert "\n  steps[1].id: " in text and "\n  steps[2]: " in text and "\n  timeout_s: " in text

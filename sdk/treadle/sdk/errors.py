@@ -27,7 +27,7 @@ Texts say what happened with its values, why, and what to do next. Attributes ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -100,13 +100,26 @@ class Problem:
         return hash((self.path, self.text))
 
 
+def _named(path: str, ids: Mapping[int, str]) -> str:
+    """Return which step a path is in: positions are hard to count, ids are what people know."""
+    begins = path.removeprefix("steps[").partition("]")[0]
+    index = int(begins) if path.startswith("steps[") and begins.isdecimal() else -1
+    return f" (step {_shortened(ids[index])})" if index in ids else ""
+
+
 class InvalidDefinition(UserError):
     """A workflow definition with problems, all of them listed."""
 
-    def __init__(self, workflow: str, problems: Sequence[Problem]) -> None:
+    def __init__(
+        self, workflow: str, problems: Sequence[Problem], ids: Mapping[int, str] | None = None
+    ) -> None:
+        """``ids`` are those of the steps by their place, as far as they are known."""
         self.workflow = workflow
         self.problems = tuple(problems)
-        lines = "\n".join(f"  {problem!r}" for problem in problems)
+        lines = "\n".join(
+            f"  {problem.path}{_named(problem.path, ids or {})}: {problem.text}"
+            for problem in problems
+        )
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         super().__init__(f"workflow {workflow!r} has {count}:\n{lines}")
 

@@ -7,7 +7,7 @@ shape of plain data is read in ``structure.py``, the edges are judged in ``graph
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -58,6 +58,7 @@ from treadle.sdk.planners import problems_of_planners
 from treadle.sdk.rfc3339 import moment_ms
 from treadle.sdk.structure import Structure
 
+NO_IDS: Mapping[int, str] = {}
 _CUT = "it holds half of a character (a lone surrogate). Remove it."
 
 
@@ -74,14 +75,27 @@ def definition_from(
     problems = [*found, *_not_within(found, structure.problems)]
     problems += _not_within(tuple(problems), _meaning(definition))
     if problems:
-        raise refused(definition.name or source, problems)
+        raise refused(definition.name or source, problems, _ids(plain))
     return definition
 
 
-def refused(workflow: str, problems: Sequence[Problem]) -> InvalidDefinition:
-    """Return the error for these problems, in the order in which their places are written."""
+def _ids(plain: object) -> dict[int, str]:
+    """Return the ids of steps by their place, as far as they have one."""
+    steps = plain.get("steps") if isinstance(plain, Mapping) else None
+    given = enumerate(steps) if isinstance(steps, Sequence) else ()
+    found = ((i, step.get("id")) for i, step in given if isinstance(step, Mapping))
+    return {i: id for i, id in found if isinstance(id, str) and id}
+
+
+def refused(
+    workflow: str, problems: Sequence[Problem], ids: Mapping[int, str] = NO_IDS
+) -> InvalidDefinition:
+    """Return the error for these problems, in the order in which their places are written.
+
+    ``ids`` are those of the steps by their place, as far as they are known.
+    """
     placed = [p if p.path else Problem("definition", p.text) for p in problems]
-    return InvalidDefinition(workflow, sorted(placed, key=lambda p: wording.order(p.path)))
+    return InvalidDefinition(workflow, sorted(placed, key=lambda p: wording.order(p.path)), ids)
 
 
 def problems_of(definition: WorkflowDefinition) -> tuple[Problem, ...]:
