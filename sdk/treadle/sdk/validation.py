@@ -8,7 +8,7 @@ shape of plain data is read in ``structure.py``, the edges are judged in ``graph
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -81,10 +81,14 @@ def definition_from(
 
 def _ids(plain: object) -> dict[int, str]:
     """Return the ids of steps by their place, as far as they have one."""
-    steps = plain.get("steps") if isinstance(plain, Mapping) else None
-    given = enumerate(steps) if isinstance(steps, Sequence) else ()
-    found = ((i, step.get("id")) for i, step in given if isinstance(step, Mapping))
+    steps = _mapping(plain).get("steps")
+    given = cast("Sequence[object]", steps) if isinstance(steps, list | tuple) else ()
+    found = ((i, _mapping(step).get("id")) for i, step in enumerate(given))
     return {i: id for i, id in found if isinstance(id, str) and id}
+
+
+def _mapping(plain: object) -> Mapping[object, object]:
+    return cast("Mapping[object, object]", plain) if isinstance(plain, Mapping) else {}
 
 
 def refused(
