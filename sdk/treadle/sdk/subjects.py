@@ -463,26 +463,26 @@ class Subjects(CollectSubjects):
         return "correlator"
 
     def worker_consumer(self, task_type: str, domain: str = MAIN_DOMAIN) -> str:
-        return f"worker-{domain}-{task_type}"
+        return f"worker{SIGN}{domain}{SIGN}{task_type}"
 
 
-CHUNK_SIGN = "="  # Legal in the key of a bucket, and in no id.
+SIGN = "="  # Legal in the key of a bucket and the name of a consumer, and in no id.
 
 
 def chunk_id(step: str, number: int) -> str:
     """Return what stands for the step in the names of what belongs to one chunk of a map."""
-    return f"{step}{CHUNK_SIGN}{number}"
+    return f"{step}{SIGN}{number}"
 
 
 def parse_chunk(name: str) -> tuple[str, int] | None:
     """Return a chunk's map and number; None for the name of a step."""
-    step, sign, number = name.partition(CHUNK_SIGN)
+    step, sign, number = name.partition(SIGN)
     return (step, int(number)) if sign and number.isdecimal() else None
 
 
 def step_of(name: str) -> str:
     """Return the step that the name of a step, or of a chunk of a map, belongs to."""
-    return name.partition(CHUNK_SIGN)[0]
+    return name.partition(SIGN)[0]
 
 
 def settle_id(run: str, step: str, iteration: int, verb: str, nonce: str) -> str:
