@@ -208,6 +208,7 @@ def plans(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> Plan:
                 length = draw(
                     st.fixed_dictionaries({"duration_s": lengths})
                     | st.fixed_dictionaries({"expression": told})
+                    | st.sampled_from(({"cron": "@every 1m"}, {"cron": "0 0 29 2 */7"}))
                 )
                 steps.append(SleepStep(id=step_id, after=after, **length))
             case _:

@@ -27,6 +27,7 @@ from treadle.engine.core import (
 from treadle.engine.core.given import decision
 from treadle.engine.core.maps import laid_out
 from treadle.engine.core.progress import to_decide
+from treadle.engine.waking import woken_at
 from treadle.sdk.definition import (
     AgentLoopStep,
     MapStep,
@@ -69,7 +70,7 @@ def decided(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
         fact = decision(step, {}, dict.fromkeys(step.after))
         if fact.holds and isinstance(step, MapStep):
             fact = msgspec.structs.replace(fact, map=laid_out(step, mapping.sizes_of(step), 1_000))
-        run = progress.decided(plan, run, fact)
+        run = progress.decided(plan, run, woken_at(run, step, fact))
     if progress.to_conclude(plan, run):
         run = progress.concluded(plan, run, None, moment)
     return run

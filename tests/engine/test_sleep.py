@@ -121,3 +121,23 @@ def test_a_sleep_by_an_expression_ends_when_its_run_says_also_after_a_restart(pl
         assert datetime.now(UTC) >= at
 
     play(story)
+
+
+def test_a_sleep_by_cron_ends_at_its_next_time_also_after_a_restart(play: Play) -> None:
+    workflow = Workflow("tick")
+    nap = workflow.sleep("nap", cron="@every 2s")
+    workflow.sleep("again", cron="@every 1s", when="true", after=nap)
+
+    async def story(stand: Stand) -> None:
+        engine = await stand.engine()
+        run = await stand.client.start(workflow, None, id="run")
+        await stand.status("run", "running")
+        view = (await run.get()).step("nap")
+        assert view.due_ms == view.started_ms // 2_000 * 2_000 + 2_000
+        await stand.stop(engine)
+        await stand.engine()
+        await run.result(timeout_s=20)
+        view = (await run.get()).step("again")
+        assert view.ended_ms >= view.started_ms // 1_000 * 1_000 + 1_000
+
+    play(story)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, get_args
 
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from tests.sdk import map_faults, planner_faults
+from tests.sdk import map_faults, planner_faults, sleep_faults
 from tests.sdk.collects import collects
 
 from treadle.sdk.definition import (
@@ -151,17 +150,7 @@ _any_step: st.SearchStrategy[Step] = st.one_of(
         status=st.integers(200, 599),
         headers=st.just({}) | st.just({"x-kind": "a b"}),
     ),
-    st.builds(
-        SleepStep,
-        id=st.just("x"),
-        duration_s=st.floats(0.001, 1e8),
-    ),
-    st.builds(
-        SleepStep,
-        id=st.just("x"),
-        until=st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
-    ),
-    st.builds(SleepStep, id=st.just("x"), expression=st.just('input["at"]')),
+    sleep_faults.sleep_steps("x"),
 )
 """Made once: that costs more than to draw from it."""
 
@@ -356,21 +345,6 @@ def _delay_above_its_bound(plain: dict[str, Any]) -> str | None:
     return None
 
 
-NEW_YEAR = "2027-01-01T00:00:00+01:00"
-
-
-def _sleep(place: str, length: dict[str, object]) -> Change:
-    def change(plain: dict[str, Any]) -> str | None:
-        for i, step in enumerate(plain["steps"]):
-            if step["kind"] == "sleep":
-                plain["steps"][i] = {"kind": "sleep", "id": step["id"], **length}
-                plain["steps"][i]["after"] = step.get("after", [])
-                return f"steps[{i}].{place}"
-        return None
-
-    return change
-
-
 def _not_a_step(plain: dict[str, Any]) -> str:
     plain["steps"].append("fetch")
     return f"steps[{len(plain['steps']) - 1}]"
@@ -453,12 +427,7 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "unknown handler": (_set("on_failure", "no-such-step"), False),
     **map_faults.FAULTS,
     **planner_faults.FAULTS,
-    "sleep of no length": (_sleep("duration_s", {"duration_s": 0}), False),
-    "sleep of two lengths": (_sleep("duration_s", {"duration_s": 3, "until": NEW_YEAR}), False),
-    "sleep of two ways": (_sleep("duration_s", {"until": NEW_YEAR, "expression": "3"}), False),
-    "expression is none": (_sleep("expression", {"expression": "input["}), False),
-    "until is no time": (_sleep("until", {"until": "tomorrow"}), False),
-    "until without an offset": (_sleep("until", {"until": NEW_YEAR[:19]}), False),
+    **sleep_faults.FAULTS,
     "unknown step": (_waits_for("no-such-step"), False),
     "waits for itself": (_waits_for_itself, False),
     "delay above its bound": (_delay_above_its_bound, False),

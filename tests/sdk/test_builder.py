@@ -101,6 +101,7 @@ def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None
     workflow.task("c", after=[a, b], quorum=1, when='input["n"] > 3')
     rest = workflow.sleep("rest", timedelta(days=2), after=a)
     workflow.sleep("morning", until=datetime(2027, 1, 31, 9, tzinfo=UTC), after=rest)
+    workflow.sleep("open", cron="0 9 * * mon-fri", zone="Europe/Berlin", after=rest)
     workflow.task("h")
     workflow.task("u")
     assert workflow.build().steps == (
@@ -109,6 +110,7 @@ def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None
         TaskStep(id="c", type="c", after=("a", "b"), quorum=1, when='input["n"] > 3'),
         SleepStep(id="rest", after=("a",), duration_s=172_800),
         SleepStep(id="morning", after=("rest",), until="2027-01-31T09:00:00+00:00"),
+        SleepStep(id="open", after=("rest",), cron="0 9 * * mon-fri", zone="Europe/Berlin"),
         TaskStep(id="h", type="h"),
         TaskStep(id="u", type="u"),
     )

@@ -19,9 +19,11 @@ from treadle.engine.core.maps import output_of
 from treadle.engine.core.plan import Plan
 from treadle.engine.lists import Lists
 from treadle.engine.registers import Registers
+from treadle.engine.waking import woken_at
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.definition import (
     MapStep,
+    SleepStep,
     Step,
     SubWorkflowStep,
     TypedStep,
@@ -175,11 +177,13 @@ class Inputs:
         return min(INLINE_BYTES_MAX, self._js.connection.max_payload_bytes // 2)
 
     async def decision(self, plan: Plan, run: RunDocument, step: Step) -> StepDecided:
-        """Return whether the condition of a step holds, and how the list of a map is cut."""
+        """Return whether a step begins, how the list of a map is cut, and when a sleep is over."""
+        if isinstance(step, SleepStep) and step.cron and not step.when:
+            return woken_at(run, step, StepDecided(step.id, True))  # Nothing is read.
         if step.when or has_keys(step) or not isinstance(step, MapStep):
             decided = await self._asked(plan, run, step)
             if not decided.holds or not isinstance(step, MapStep):
-                return decided
+                return woken_at(run, step, decided)
         item_bytes_max = self._js.connection.max_payload_bytes // 2
         chunk_bytes = self._inline_bytes_max()
         return await self.lists.decided(plan, run, step, chunk_bytes, item_bytes_max)

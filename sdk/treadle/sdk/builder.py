@@ -388,11 +388,14 @@ class Workflow(Generic[InputT]):
         *,
         until: datetime | str = "",
         expression: str = "",
+        cron: str = "",
+        zone: str = "UTC",
         **turn: Unpack[Turn],
     ) -> StepRef:
         """Add a step that completes by itself: after a while, or at a time with its zone.
 
         ``expression`` says which in each run: ``input["remind_at"]``, seconds or an RFC 3339 time.
+        ``cron`` is until its next time in a zone: ``0 9 * * mon-fri`` in ``Europe/Berlin``.
         Its output is null, and it holds no worker, for a second or for a year.
         """
         path = self._next_path()
@@ -403,6 +406,8 @@ class Workflow(Generic[InputT]):
             duration_s=self._parts.seconds(wording.field(path, "duration_s"), duration),
             until=until.isoformat() if isinstance(until, datetime) else until,
             expression=expression,
+            cron=cron,
+            zone=zone,
         )
 
     def respond(

@@ -183,7 +183,7 @@ class SignalStep(_StepBase, frozen=True, tag="signal", tag_field="kind", kw_only
 class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=True):
     """A step that completes by itself after a while, or at a time; no worker is held.
 
-    Exactly one of the three is set. Its output is null.
+    Exactly one of duration, until, expression and cron is set. Its output is null.
     """
 
     duration_s: float = 0
@@ -194,6 +194,16 @@ class SleepStep(_StepBase, frozen=True, tag="sleep", tag_field="kind", kw_only=T
     expression: str = ""
     """An expression as in ``when``, whose value is one of the two: a number of seconds, or the text
     of a time."""
+    cron: str = ""
+    """Until the next time of a cron expression after it is the step's turn, as triggers have them,
+    for example ``0 9 * * mon-fri``."""
+    zone: str = "UTC"
+    """Time zone in which ``cron`` is read, by its IANA name, for example ``Europe/Berlin``."""
+
+    @property
+    def is_told(self) -> bool:
+        """True if its end is found out when it begins, and stored then."""
+        return bool(self.expression or self.cron)
 
 
 class EventStep(_StepBase, frozen=True, tag="event", tag_field="kind", kw_only=True):
@@ -396,9 +406,9 @@ def has_keys(step: Step) -> bool:
 def wakes_ms(step: SleepStep, started_ms: int, due_ms: int = 0) -> int:
     """Return when a sleep is over that began at that time; all in ms since the epoch.
 
-    ``due_ms`` is what its expression came to, if it has one.
+    ``due_ms`` is what its expression or its cron came to, if it has one.
     """
-    if step.expression:
+    if step.is_told:
         return due_ms
     if step.until:
         return moment_ms(step.until) or 0

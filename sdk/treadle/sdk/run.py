@@ -77,7 +77,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     """Of a step that starts runs: which of them it is at, counted from 1."""
     due_ms: int = 0
     """When such a step starts its next run, after a failure; 0 once it may. Of a sleep by an
-    expression: when it is over."""
+    expression or by cron: when it is over."""
 
 
 class Pause(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -37,6 +37,7 @@ from treadle.sdk.limits import (
     WORD_CHARS_MAX,
 )
 from treadle.sdk.matching import NAME_CHARS_MAX, NAME_PATTERN
+from treadle.sdk.triggers.times import EXPRESSION_CHARS_MAX
 
 _ID = {"pattern": f"^[A-Za-z0-9_][A-Za-z0-9_-]{{0,{ID_CHARS_MAX - 1}}}$"}
 
@@ -63,6 +64,7 @@ _NARROWER: dict[str, dict[str, Any]] = {
     **{name: {"maxItems": FLOW_LIMITS_MAX} for name in ("concurrency", "rate_limits")},
     "weights": {"maxProperties": WEIGHTS_MAX},
     "non_retryable": {"maxItems": NON_RETRYABLE_MAX},
+    "cron": {"maxLength": EXPRESSION_CHARS_MAX},
     "over": {"maxLength": WORD_CHARS_MAX},
     "allowed_tasks": {"maxItems": ALLOWED_TASKS_MAX, "uniqueItems": True},
     "description": {"maxLength": TEXT_CHARS_MAX},

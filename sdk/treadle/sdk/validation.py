@@ -40,7 +40,14 @@ from treadle.sdk.definition import (
     WorkStep,
     to_plain,
 )
-from treadle.sdk.errors import InvalidDefinition, InvalidId, InvalidPayload, Problem, clause
+from treadle.sdk.errors import (
+    InvalidDefinition,
+    InvalidId,
+    InvalidPayload,
+    Problem,
+    UserError,
+    clause,
+)
 from treadle.sdk.flow_check import problems_of_flow
 from treadle.sdk.graph import problems_of_edges
 from treadle.sdk.identifier import is_id
@@ -57,6 +64,7 @@ from treadle.sdk.payload import encode
 from treadle.sdk.planners import problems_of_planners
 from treadle.sdk.rfc3339 import moment_ms
 from treadle.sdk.structure import Structure
+from treadle.sdk.triggers.times import UTC_NAME, firings_of
 
 NO_IDS: Mapping[int, str] = {}
 _CUT = "it holds half of a character (a lone surrogate). Remove it."
@@ -260,11 +268,15 @@ def _map(step: MapStep, path: str) -> Iterator[Problem]:
 
 
 def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
-    if [bool(step.duration_s), bool(step.until), bool(step.expression)].count(True) != 1:
+    given = (step.duration_s, step.until, step.expression, step.cron)
+    if [bool(one) for one in given].count(True) != 1:
         yield Problem(
             wording.field(path, "duration_s"),
-            "a sleep has a duration_s above 0, an until or an expression. Give it one of these.",
+            "a sleep has a duration_s above 0, an until, an expression or a cron. Give it one of "
+            "these.",
         )
+    elif step.cron:
+        yield from _cron(step, path)
     elif step.expression:
         yield from _condition(wording.field(path, "expression"), step.expression, step.after)
     elif step.until and moment_ms(step.until) is None:
@@ -273,6 +285,20 @@ def _sleep(step: SleepStep, path: str) -> Iterator[Problem]:
             f"{wording.shown(step.until)} is not a time with its offset. Write it like "
             "2027-01-31T09:00:00+01:00.",
         )
+    if step.zone != UTC_NAME and not step.cron:
+        yield Problem(
+            wording.field(path, "zone"),
+            f"the zone {wording.shown(step.zone)} is that of a cron, and there is none: other "
+            "times have their offset in them. Leave it out.",
+        )
+
+
+def _cron(step: SleepStep, path: str) -> Iterator[Problem]:
+    for field, expression, zone in (("zone", "@daily", step.zone), ("cron", step.cron, UTC_NAME)):
+        try:
+            firings_of(expression, zone)
+        except UserError as exc:
+            yield Problem(wording.field(path, field), str(exc))
 
 
 def _event(step: EventStep, path: str) -> Iterator[Problem]:

@@ -73,7 +73,7 @@ class StepDecided(msgspec.Struct, frozen=True):
     duration_ms: int = 0
     """Of a sleep by an expression: how long it is."""
     until_ms: int = 0
-    """Of a sleep by an expression: when it is over."""
+    """Of a sleep by an expression or by cron: when it is over."""
 
 
 class ChildStarted(msgspec.Struct, frozen=True):

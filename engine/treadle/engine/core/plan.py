@@ -153,7 +153,7 @@ class Plan(Graph):
 def is_decided(step: Step) -> bool:
     """True if something is asked of stored values before the step begins."""
     has_schema = isinstance(step, WorkStep) and step.input_schema is not None
-    is_told = isinstance(step, SleepStep) and bool(step.expression)
+    is_told = isinstance(step, SleepStep) and step.is_told
     is_asked = bool(step.when) or isinstance(step, ChoiceStep | MapStep) or is_told
     return is_asked or has_schema or has_keys(step)
 

@@ -142,7 +142,7 @@ def decided(plan: Plan, run: RunDocument, event: StepDecided) -> RunDocument:
     if event.map is not None:
         assert isinstance(step, MapStep)
         run = maps.begun(run, step, event.map)
-    if isinstance(step, SleepStep) and step.expression:
+    if isinstance(step, SleepStep) and step.is_told:
         due_ms = event.until_ms or moment.ms + event.duration_ms
         run = with_step(run, step.id, msgspec.structs.replace(run.steps[step.id], due_ms=due_ms))
     begun = _at_once(run, step, moment)

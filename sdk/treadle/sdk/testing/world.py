@@ -27,6 +27,7 @@ from treadle.engine.core.facts import RunPlaced
 from treadle.engine.core.fitting import result_misfit
 from treadle.engine.core.given import decision, needs_input
 from treadle.engine.core.progress import concluded, decided, to_conclude, to_decide
+from treadle.engine.waking import woken_at
 from treadle.sdk.asks import Ask
 from treadle.sdk.chunks import Chunk
 from treadle.sdk.definition import ApprovalStep, MapStep
@@ -299,7 +300,7 @@ class World:
                 fact = lists.decided(step, data, CHUNK_BYTES, PAYLOAD_BYTES_MAX)
                 if fact.map is not None:
                     self._cuts[step.id] = lists.Cut(step, fact.map, data)
-            self.run = decided(self.plan, self.run, fact)
+            self.run = decided(self.plan, self.run, woken_at(self.run, step, fact))
         if to_conclude(self.plan, self.run):
             steps = outcome_of(self.plan.own, self.run).steps
             outputs = {each.id: msgspec.json.decode(self.outputs.output(each.id)) for each in steps}

@@ -1,4 +1,4 @@
-"""When a cron trigger fires: pure functions of an expression, a time zone and an instant.
+"""When a cron trigger fires and a sleep by cron ends: pure functions of expression, zone, instant.
 
 The calendar and its notation are cronsim's, which is asked for local times without a zone only.
 What a local time means where clocks are changed is decided here:
@@ -27,6 +27,7 @@ from treadle.sdk.triggers.zones import change, wall, zone_of
 from treadle.sdk.wording import shown
 
 EXPRESSION_CHARS_MAX = 200
+UTC_NAME = "UTC"
 EVERY_S_MAX = 366 * 24 * 3600
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -159,7 +160,7 @@ class Calendar:
 
 
 @lru_cache(maxsize=1_024)
-def firings_of(expression: str, zone: str = "UTC") -> Firings:
+def firings_of(expression: str, zone: str = UTC_NAME) -> Firings:
     """Return the firings of a cron expression in a time zone.
 
     Raise ``UserError`` that names the field which is wrong, or the zone.
@@ -167,7 +168,7 @@ def firings_of(expression: str, zone: str = "UTC") -> Firings:
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise UserError(
             f"cron expression {shown(expression)} has {len(expression)} characters, and "
-            f"{EXPRESSION_CHARS_MAX} are allowed. Write several triggers."
+            f"{EXPRESSION_CHARS_MAX} are allowed. Shorten it."
         )
     info = zone_of(zone)
     text = expression.strip().lower()
