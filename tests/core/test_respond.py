@@ -128,6 +128,11 @@ def test_a_simulated_run_has_its_response() -> None:
     response = (run.response.status, run.response.headers, run.response.body)
     assert response == (201, {"x-kind": "echo"}, 42)
     assert run.result() == 42
+    at_once = Workflow("at-once")
+    at_once.respond("r")
+    begun = asyncio.run(simulate(at_once, {"n": 7})).response
+    assert begun is not None
+    assert begun.body == {"n": 7}, "one that begins a run has the run's input"
     silent = Workflow("silent")
     silent.task("a")
     assert asyncio.run(simulate(silent, 1, worker)).response is None

@@ -189,6 +189,22 @@ def test_a_weight_is_how_many_turns_one_has_when_another_has_one(limit: int) -> 
     assert abs(turns["gold"] - 30) <= 2
 
 
+def test_a_steps_own_priority_and_weight_are_what_its_dispatches_wait_with() -> None:
+    step = TaskStep(
+        id="a",
+        type="t",
+        concurrency=(Concurrency(1),),
+        priority='input["urgency"]',
+        fair_by='input["tenant"]',
+        weights={"gold": 3.0},
+    )
+    gold = resolve("w", step, {"urgency": 7, "tenant": "gold"}, {})
+    assert (gold.priority, gold.fair, gold.weight) == (7, "gold", 3.0)
+    free = resolve("w", step, {"urgency": -7, "tenant": "free"}, {})
+    assert (free.priority, free.fair, free.weight) == (-7, "free", 1.0)
+    assert resolve("w", step, {"urgency": 7, "tenant": "gold"}, {}, 50).priority == 50
+
+
 @given(st.lists(st.integers(0, 400), max_size=60), st.integers(1, 5), st.integers(1, 100))
 def test_no_more_begin_in_a_while_than_the_rate_and_its_burst_allow(
     pauses_us: list[int], burst: int, interval_us: int

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.engine.stand import Stand, loop
 from treadle.engine.core.effects import SetTimer
 from treadle.engine.timers import Timers
 from treadle.sdk import Retry, ServerUnavailable, Workflow
-from treadle.sdk.messages import Delayed, Ended, Failure, Sleeping, Task
+from treadle.sdk.messages import Delayed, Ended, Failure, Parked, Sleeping, Task
 from treadle.worker import LoopContext, Worker
 from treadle.worker.verdict import Complete
 
@@ -109,6 +110,49 @@ def test_a_verdict_that_comes_late_while_a_retry_is_pending_starts_nothing(
         await stand.continues(token, "later")
         await stand.quiet(0.3)
         assert await stand.register() == pending
+
+    play(story)
+
+
+@pytest.mark.parametrize("first", ["retry", "deadline"])
+def test_two_timers_of_one_step_both_fire_in_either_order(
+    play: Play, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    module = sys.modules["treadle.engine.core.advance"]  # Its function has the same name.
+    monkeypatch.setattr(module, "DELAY_BY_WORKER_MS_MAX", 0)
+    retry_s, deadline_s = (0.5, 1.5) if first == "retry" else (1.5, 0.5)
+    policy = Retry(max_attempts=3, backoff="fixed", delay_s=retry_s, jitter=0)
+    definition = loop(retry=policy, max_duration=deadline_s, on_limit="park")
+
+    async def story(stand: Stand) -> None:
+        s = stand.subjects
+
+        async def fired(timer: str) -> None:
+            subject = s.fired("run", timer)
+            await stand.until(
+                f"{timer} has fired", lambda: stand.js.last(s.timers_stream, subject), bool
+            )
+
+        await stand.engine()
+        await stand.client.start(definition, None, id="run")
+        token = (await stand.holds(Task)).token
+        await stand.fails(token, Failure("OSError", "busy"))
+        asleep = await stand.holds(Sleeping)
+        if first == "retry":
+            again = await stand.holds(Task, since=asleep.token)
+            assert isinstance(again.register, Task)
+            assert again.register.attempt == 2
+        parked = await stand.holds(Parked, since=asleep.token)
+        await fired("w-loop")
+        await fired("d-loop")
+        await stand.quiet(0.3)
+        assert await stand.register() == parked, "what fired last moved nothing that is parked"
+        assert isinstance(parked.register, Parked)
+        assert (parked.register.reason, parked.register.task.failures) == ("max_duration", 1)
+        await stand.client.resume("run", add_duration=timedelta(minutes=1))
+        again = await stand.holds(Task, since=parked.token)
+        await stand.completes(again.token, "done")
+        assert await stand.client.result("run", timeout_s=10) == "done"
 
     play(story)
 

@@ -134,6 +134,30 @@ def test_a_plan_that_is_refused_is_tried_again_with_the_reasons(play: Play) -> N
     play(story)
 
 
+def test_a_planner_that_takes_longer_than_its_timeout_is_tried_again(play: Play) -> None:
+    worker, attempts = working({"steps": []}), list[int]()
+
+    @worker.handler("slow")
+    async def slow(ctx: TaskContext[Any]) -> Any:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+        assert ctx.last_failure is not None
+        assert ctx.last_failure.type == "timeout"
+        return {"steps": [echo("a")]}
+
+    async def story(stand: Stand) -> None:
+        workflow = Workflow("slow")
+        workflow.planner("plan", "slow", timeout=0.2, retry=QUICK)
+        await stand.engine()
+        stand.worker(worker)
+        run = await stand.client.start(workflow, "in", id="r1")
+        assert await run.result(timeout_s=15) == "in"
+        assert attempts == [1, 2]
+
+    play(story)
+
+
 def test_a_run_whose_planner_never_plans_soundly_fails_with_the_reasons(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

@@ -93,6 +93,53 @@ def test_a_queue_gives_way_to_a_higher_priority_and_to_nobody_else(play: Play) -
     play(story)
 
 
+def test_the_priority_of_a_step_is_asked_of_each_run_that_names_none_itself(play: Play) -> None:
+    workflow = Workflow("orders")
+    workflow.task("charge", "work", concurrency=Concurrency(1), priority='input["urgency"]')
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        asked = (("first", 0, 0), ("low", 0, 0), ("high", 50, 0), ("highest", 10, 90))
+        for name, urgency, priority in asked:
+            given = {"customer": "c", "urgency": urgency}
+            await stand.client.start(workflow, given, id=name, priority=priority)
+            await stand.holds(Task if name == "first" else Queued, name, "charge", "work")
+        notes = Notes()
+        stand.worker(working(notes))
+        for name, _, _ in asked:
+            await stand.ended(name)
+        assert notes.begun == ["first", "highest", "high", "low"]
+
+    play(story)
+
+
+@pytest.mark.slow
+def test_those_with_a_weight_have_as_many_turns_when_others_have_one(play: Play) -> None:
+    workflow = Workflow("orders")
+    workflow.task(
+        "charge",
+        "work",
+        concurrency=Concurrency(1),
+        fair_by='input["customer"]',
+        weights={"gold": 3.0},
+    )
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        names = ["holder", *(f"{who}{n}" for n in range(6) for who in ("free", "gold"))]
+        for name in names:
+            await stand.client.start(workflow, {"customer": name[:4]}, id=name)
+            await stand.holds(Task if name == "holder" else Queued, name, "charge", "work")
+        notes = Notes()
+        stand.worker(working(notes))
+        for name in names:
+            await stand.ended(name)
+        turns = Counter(name[:4] for name in notes.begun[1:9])
+        assert turns == {"gold": 6, "free": 2}
+
+    play(story)
+
+
 def test_those_who_wait_take_turns_by_whom_they_belong_to(play: Play) -> None:
     workflow = Workflow("orders")
     workflow.task("charge", "work", concurrency=Concurrency(1), fair_by='input["customer"]')

@@ -93,6 +93,23 @@ def test_a_request_gets_the_response_of_its_run_and_the_run_goes_on(play: Play) 
     play(story)
 
 
+@pytest.mark.slow
+def test_a_response_that_begins_a_run_has_the_runs_input_for_its_body(play: Play) -> None:
+    workflow = Workflow("at-once")
+    said = workflow.respond("said", status=202)
+    workflow.task("file", after=said)
+
+    async def story(stage: Stage) -> None:
+        await serve(stage, workflow)
+        for body in ({"n": 1}, [1, 2], "text", None):
+            told = await stage.post("/api/ask", body)
+            assert (told.status_code, told.json()) == (202, body)
+        run = told.headers["treadle-run-id"]
+        assert await stage.client.result(run, timeout_s=10) == "filed"
+
+    play(story)
+
+
 def test_a_run_without_a_response_answers_with_its_end(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await serve(stage, silent())
