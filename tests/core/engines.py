@@ -30,7 +30,8 @@ from treadle.engine.core import (
     pausing,
     request,
 )
-from treadle.engine.core.bounds import spent_by
+from treadle.engine.core.advance import is_still
+from treadle.engine.core.bounds import counted, spent_by
 from treadle.engine.core.flow import gated, is_limited, resolve
 from treadle.engine.core.waits import is_waiting, used_before
 from treadle.sdk.definition import ApprovalStep, SubWorkflowStep, TypedStep
@@ -132,7 +133,7 @@ def _after(
     world: World, step_id: str, placed: Placed, event: Any, before: Any
 ) -> Generator[None, None, list[RunEvent]]:
     """The effect of a register that waits: a message it has not seen wakes it."""
-    moves = isinstance(event, MOVES) or isinstance(before, Parked)
+    moves = isinstance(event, MOVES) or (isinstance(before, Parked) and not before.line)
     yield from admitting.settle(world, step_id, placed)
     placed = world.registers[step_id]
     while isinstance(placed.register, Parked) and placed.register.waits:
@@ -179,7 +180,7 @@ def _moved_on(world: World, step_id: str) -> list[RunEvent]:
     placed = world.registers[step_id]
     entry = world.document.steps.get(step_id)
     is_parked = entry is not None and entry.status == "parked"
-    if is_parked and not isinstance(placed.register, Parked | Ended):
+    if is_parked and not is_still(placed.register):
         return [StepResumed(step_id, placed.register.parent, placed.sequence)]
     return []
 
@@ -190,6 +191,8 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
     match register:
         case Parked(paused=True):
             return []
+        case Parked(line=line) if line:
+            return [StepResumed(step_id, parent, position)] if moves else []
         case Ended():
             outcome, iterations = register.outcome, register.iterations
             failure, spent = register.failure, register.spent
@@ -197,7 +200,7 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
             return [msgspec.structs.replace(ended, chunk=register.chunk)]
         case Parked():
             task = register.task
-            fact = StepParked(step_id, register.reason, task.iteration, parent, position)
+            fact = StepParked(step_id, register.reason, counted(task), parent, position)
             told = {"waits": register.waits, "spent": spent_by(task), "failure": register.failure}
             return [msgspec.structs.replace(fact, **told)]
         case _ if moves:

@@ -49,7 +49,18 @@ anyone = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5, 8))
 
 
 verbs = st.sampled_from(
-    ("continue", "continue", "continue", "wait", "wait", "nap", "complete", "complete", "fail")
+    (
+        "continue",
+        "continue",
+        "continue",
+        "wait",
+        "wait",
+        "nap",
+        "line",
+        "complete",
+        "complete",
+        "fail",
+    )
 )
 CLIENT_EVENTS = (
     SignalReceived(name="go"),

@@ -276,11 +276,12 @@ class World:
         match verb:
             case "continue" if execution.task.loop:
                 self.store(StepContinued(**common, output=msgspec.Raw(output)))
-            case "wait" | "nap" if execution.task.loop:
-                due_ms = self.now_ms + 30_000 if verb == "nap" else 0
-                common |= {"due_ms": due_ms, "uncounted": verb == "nap"}
+            case "wait" | "nap" | "line" if execution.task.loop:
+                due_ms = 0 if verb == "wait" else self.now_ms + 30_000
+                common |= {"due_ms": due_ms, "uncounted": verb != "wait"}
+                common["line"] = "budget" if verb == "line" else ""
                 self.store(StepWaiting(**common, output=msgspec.Raw(output)))
-            case "continue" | "complete" | "wait" | "nap":
+            case "continue" | "complete" | "wait" | "nap" | "line":
                 chunk = mapping.done(execution.task.chunk, self._sequences["x"])
                 self.store(StepCompleted(**common, output=msgspec.Raw(output), chunk=chunk))
             case _:
@@ -299,7 +300,8 @@ class World:
                 self.store(timer.event)
         for step_id, placed in self.registers.items():
             register = placed.register
-            if isinstance(register, Delayed) and register.due_ms <= self.now_ms:
+            is_called = isinstance(register, Parked) and register.line != ""
+            if is_called or (isinstance(register, Delayed) and register.due_ms <= self.now_ms):
                 self.store(TaskDue(**self._common(step_id, placed.sequence)))
 
     def _common(self, step_id: str, token: int) -> dict[str, Any]:
@@ -356,6 +358,7 @@ class World:
     def _check_chain(self, step: Step, values: list[Register]) -> None:
         """Each iteration is committed once, in order, from the input of the one before."""
         inputs: list[bytes] = []
+        uncounted = 0
         asked = (event for event, _ in self.log.values() if isinstance(event, ResumeRequested))
         most = getattr(step, "max_iterations", 1) + self.most_more
         most += sum(event.add_iterations for event in asked)
@@ -364,9 +367,10 @@ class World:
             if isinstance(value, Ended):
                 if value.outcome == "completed":
                     assert self.made_from[bytes(value.output)] == inputs[-1]
-                    assert value.iterations == len(inputs)
+                    assert value.iterations == len(inputs) - uncounted
                 continue
             task = task_of(value)
+            uncounted = task.uncounted
             assert isinstance(task.input, Inline)
             read = bytes(task.input.value)
             if task.iteration == len(inputs):
@@ -424,6 +428,8 @@ class World:
                 case Parked(paused=True):
                     assert self.document.is_paused, "nothing stays held of a run that goes on"
                     assert entry.status in ("active", "parked")
+                case Parked() as register if register.line:
+                    assert entry.status == "active", "it waits as it would for a worker"
                 case Parked() as register:
                     assert entry.status == "parked"
                     reason = WAITING if register.waits else register.reason

@@ -29,7 +29,7 @@ PUBLIC = (
 )
 
 # What only these may spell: subjects, stream and bucket names.
-SPELL_SUBJECTS = ("subjects.py", "subjects_of_starts.py")
+SPELL_SUBJECTS = ("subjects.py", "subjects_of_starts.py", "subjects_of_providers.py")
 SUBJECT = re.compile(
     r"\$KV\.|\bKV_|_(EVENTS|TIMERS|STREAM|DEAD|COLLECT)\b"
     r"|\.(evt|tmr|fire|out|dead|beat|ctl|col)\."

@@ -54,6 +54,7 @@ from treadle.engine.trigger_intake import TriggerIntake
 from treadle.engine.trigger_messages import TriggerMessages
 from treadle.engine.trigger_pulls import TriggerPulls
 from treadle.engine.triggers import Triggers
+from treadle.engine.turns import Turns
 from treadle.engine.versions import Versions
 from treadle.engine.waiter_log import WaiterLog
 from treadle.engine.waiters import Waiters
@@ -247,7 +248,17 @@ def _wire(
     versions = Versions(js, subjects, definitions)
     ledger = Ledger(documents, plans, registers)
     steps = Steps(
-        registers, documents, definitions, plans, timers, inbox, ledger, pauses, admission, versions
+        registers,
+        documents,
+        definitions,
+        plans,
+        timers,
+        inbox,
+        ledger,
+        pauses,
+        admission,
+        versions,
+        Turns(js, subjects, registers),
     )
     floor = AckFloor(js, subjects)
     lanes = Lanes(LaneLog(js, subjects, documents, definitions, floor))

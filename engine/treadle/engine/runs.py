@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from treadle.engine.behind import is_behind
 from treadle.engine.children import Children
+from treadle.engine.core.advance import is_still
 from treadle.engine.core.apply import (
     RunEvent,
     apply,
@@ -267,7 +268,7 @@ class Runs:
         if was_parked:
             await self._steps.handle(address, event, pending.moment, pending.deliveries)
             placed = await self._registers.read(address)
-        if placed is None or isinstance(placed.register, Parked | Ended):
+        if placed is None or is_still(placed.register):
             return []
         # It moves; and it may have moved on since, before anyone told the document.
         is_ours = placed.register.parent == pending.moment.id
@@ -304,7 +305,7 @@ class Runs:
         if entry is None or entry.status != "parked":
             return []
         placed = await self._registers.read(address)
-        if placed is None or isinstance(placed.register, Parked | Ended):
+        if placed is None or is_still(placed.register):
             return []
         return [(resumed_fact(address.step, placed), moment)]
 

@@ -18,8 +18,16 @@ from typing import TypeGuard
 
 from treadle.engine.admission import Admission
 from treadle.engine.core import effects
-from treadle.engine.core.advance import Placed, RegisterEvent, Work, advance, is_live, lost
-from treadle.engine.core.bounds import spent_by, task_of, too_large
+from treadle.engine.core.advance import (
+    Placed,
+    RegisterEvent,
+    Work,
+    advance,
+    is_live,
+    is_still,
+    lost,
+)
+from treadle.engine.core.bounds import counted, spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.flow import gated
 from treadle.engine.core.maps import is_under_way
@@ -33,6 +41,7 @@ from treadle.engine.pauses import Pauses
 from treadle.engine.planned import RunPlans
 from treadle.engine.registers import Conflict, Fenced, Moved, Registers
 from treadle.engine.timers import Timers
+from treadle.engine.turns import Turns
 from treadle.engine.versions import Versions
 from treadle.sdk import failpoints
 from treadle.sdk.errors import InvalidPayload, StoredUnreadable
@@ -87,6 +96,7 @@ class Steps:
         pauses: Pauses,
         admission: Admission,
         versions: Versions,
+        turns: Turns,
     ) -> None:
         self._registers = registers
         self._documents = documents
@@ -99,6 +109,7 @@ class Steps:
         self._admission = admission
         admission.find_step, admission.on_held = self._step, self.released
         self._versions = versions
+        self._turns = turns
 
     async def handle(
         self, address: RegisterAddress, event: RegisterEvent, moment: Moment, deliveries: int
@@ -178,7 +189,9 @@ class Steps:
         if _needs_timers(placed.register, before):
             await self.set_timers(address, placed.register)
         placed = await self._admission.settle(address, placed)
-        return await self._told(address, placed, moves=isinstance(register, Parked))
+        return await self._told(
+            address, placed, moves=isinstance(register, Parked) and not register.line
+        )
 
     async def _move(
         self,
@@ -218,10 +231,11 @@ class Steps:
         if _waits(placed.register):
             standing = await self._woken(address, placed)
             moves, placed = standing is not placed, standing
+            await self._turns.settle(address, placed)
         if _is_held(placed.register):
             standing = await self.released(address, placed)
             moves, placed = standing is not placed, standing
-        if moves and is_live(placed.register) and not isinstance(placed.register, Parked):
+        if moves and not is_still(placed.register):
             return resumed_fact(address.step, placed)
         return _fact(address.step, placed)
 
@@ -321,6 +335,8 @@ class Steps:
                 continue
             assert not isinstance(outcome, Conflict)
             standing = outcome.placed
+            if isinstance(register, Parked) and register.line:
+                await self._turns.left(address, register.line)
 
     async def _step(self, address: RegisterAddress, task: Task) -> Work | None:
         """Return the step under the definition of its task; None if it cannot be found now."""
@@ -395,11 +411,11 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
                 register.spent,
                 register.chunk,
             )
-        case Parked(paused=False):
+        case Parked(paused=False, line=""):
             return StepParked(
                 step,
                 register.reason,
-                register.task.iteration,
+                counted(register.task),
                 register.parent,
                 placed.sequence,
                 register.waits,

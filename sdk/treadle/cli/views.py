@@ -156,6 +156,8 @@ def _doing(step: StepView) -> str:
             text = f"parked {age(_now_ms() - step.since_ms)} ago"
         case "paused":
             text = "held, the run is paused"
+        case "waiting" if step.line:
+            text = f"waits {age(_now_ms() - step.since_ms)} for its turn: {step.waits_for}"
         case "waiting":
             text = f"waits {age(_now_ms() - step.since_ms)} for a message"
         case "awaiting_signal":

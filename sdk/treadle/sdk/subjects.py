@@ -1,5 +1,5 @@
-"""Every stream, bucket, subject, consumer and message id, built here and in one file more:
-``subjects_of_starts.py`` has those of collected starts.
+"""Every stream, bucket, subject, consumer and message id, built here and in two files more:
+``subjects_of_starts.py`` has those of collected starts, ``subjects_of_providers.py`` of budgets.
 
     <ns>_EVENTS   <ns>.evt.<domain>.<partition>.<run>          inputs: the run's history
                   <ns>.evt.<domain>:<step>.<partition>.<run>     messages to a step, part of it
@@ -13,7 +13,6 @@
     KV_<ns>_limits  $KV.<ns>_limits.s.<limit>                  who holds the slots of a limit
                     $KV.<ns>_limits.w.<limit>.<line>.<domain>.<run>.<step>.<token>  who waits
                     $KV.<ns>_limits.r.<limit>                  when a rate lets the next begin
-                    $KV.<ns>_limits.p.<name>                   what is left of a model provider
     <ns>_TIMERS   <ns>.tmr.<run>.<id> -> <ns>.fire.<partition>.<run>.<id>
                   <ns>.tmr.trigger.<name>.next -> <ns>.fire.trigger.<name>
     KV_<ns>_workflows  $KV.<ns>_workflows._trigger.<name>.t      triggers
@@ -35,6 +34,7 @@ import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from treadle.sdk.subjects_of_providers import ProviderSubjects
 from treadle.sdk.subjects_of_starts import CollectSubjects, StartsOf
 
 MAIN_DOMAIN = "main"
@@ -87,11 +87,12 @@ def place_of(subject: str) -> Place:
     return Place(bucket, key, "")
 
 
-class Subjects(CollectSubjects):
+class Subjects(ProviderSubjects, CollectSubjects):
     """All names of one namespace."""
 
     def __init__(self, namespace: str = DEFAULT_NAMESPACE, partitions: int = 1) -> None:
-        super().__init__(namespace)
+        CollectSubjects.__init__(self, namespace)
+        ProviderSubjects.__init__(self, namespace)
         self.partitions = partitions
         ns = namespace
         self.events_stream = f"{ns}_EVENTS"
@@ -106,7 +107,6 @@ class Subjects(CollectSubjects):
         self.workflows_bucket = f"{ns}_workflows"
         self.workers_bucket = f"{ns}_workers"
         self.lanes_bucket = f"{ns}_lanes"
-        self.limits_bucket = f"{ns}_limits"
         self.steps_stream = f"KV_{self.steps_bucket}"
         self.runs_stream = f"KV_{self.runs_bucket}"
         self.workflows_stream = f"KV_{self.workflows_bucket}"
@@ -308,9 +308,6 @@ class Subjects(CollectSubjects):
 
     def rate(self, limit: str) -> str:
         return f"$KV.{self.limits_bucket}.r.{limit}"
-
-    def provider(self, key: str) -> str:
-        return f"$KV.{self.limits_bucket}.p.{key}"
 
     def parse_limit(self, subject: str) -> str:
         """Return the limit's key in the subject of any of these."""

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle.sdk.messages import ProviderRecord
 from treadle.worker.agent.core.conversation import RateLimits
 from treadle.worker.agent.core.provider_budget import (
     LINE_MS_MAX,
     MINUTE_MS,
     ProviderBudget,
-    ProviderRecord,
     admit,
     corrected,
     held,
+    reservation,
     told,
 )
 
@@ -77,8 +78,8 @@ def test_those_who_come_too_early_are_told_to_come_one_after_the_other() -> None
     for _ in range(6):
         record = admit(record, budget, 1, NOW).record
     waits = []
-    for _ in range(3):
-        record, wait_ms, _ = admit(record, budget, 1, NOW)
+    for waiting in range(3):
+        record, wait_ms, _ = admit(record, budget, 1, NOW, [1] * waiting)
         waits.append(wait_ms)
     assert waits == [10_000, 20_000, 30_000]
     for wait_ms in waits:
@@ -87,14 +88,37 @@ def test_those_who_come_too_early_are_told_to_come_one_after_the_other() -> None
         record = admission.record
 
 
+def test_a_call_passes_nobody_who_waits_though_there_would_be_room_for_it_alone() -> None:
+    budget = ProviderBudget(tokens_per_minute=1_000)
+    record = admit(EMPTY, budget, 500, NOW).record
+    assert not admit(record, budget, 100, NOW).wait_ms
+    behind = admit(record, budget, 100, NOW, [600])
+    assert behind.wait_ms == 12_000, "when there is room for both"
+    assert not admit(record, budget, 100, NOW, [300]).wait_ms, "there is room for both now"
+    unseen = admit(record, budget, 100, NOW, [1] * 16, are_more=True)
+    assert unseen.wait_ms and "others wait" in unseen.why
+
+
 def test_what_was_reserved_is_replaced_by_what_was_used() -> None:
     budget = ProviderBudget(tokens_per_minute=1_000)
     record = admit(EMPTY, budget, 900, NOW).record
-    assert admit(record, budget, 500, NOW).wait_ms == 24_000
-    assert not admit(corrected(record, budget, 900, 100, NOW), budget, 500, NOW).wait_ms
-    more = corrected(record, budget, 900, 1_000, NOW)
+    mine = reservation(record, 900)
+    assert (admit(record, budget, 500, NOW).wait_ms, record.reserved_tokens) == (24_000, 900)
+    less = corrected(record, budget, mine, 100, NOW)
+    assert not admit(less, budget, 500, NOW).wait_ms
+    assert less.reserved_tokens == 0
+    more = corrected(record, budget, mine, 1_000, NOW)
     assert admit(more, budget, 500, NOW).wait_ms == 30_000
-    assert corrected(record, ProviderBudget(), 900, 1, NOW) is record
+    free = corrected(record, ProviderBudget(), mine, 1, NOW)
+    assert free.tokens_full_ms == record.tokens_full_ms
+
+
+def test_what_came_back_by_itself_is_not_given_back_a_second_time() -> None:
+    budget = ProviderBudget(tokens_per_minute=1_000)
+    record = admit(EMPTY, budget, 900, NOW).record
+    mine, later = reservation(record, 900), NOW + MINUTE_MS
+    record = admit(record, budget, 900, later).record
+    assert corrected(record, budget, mine, 100, later).tokens_full_ms == record.tokens_full_ms
 
 
 def test_after_a_429_nobody_calls_until_the_longest_time_that_was_named() -> None:

@@ -61,7 +61,12 @@ async def pay(ctx: ToolContext[None], cents: int) -> str:
 
 def _provider_budget() -> ProviderBudget | None:
     requests = os.environ.get("PAY_REQUESTS_PER_MINUTE")
-    return ProviderBudget(requests_per_minute=int(requests)) if requests else None
+    tokens = os.environ.get("PAY_TOKENS_PER_MINUTE")
+    if not requests and not tokens:
+        return None
+    return ProviderBudget(
+        requests_per_minute=int(requests or 0), tokens_per_minute=int(tokens or 0)
+    )
 
 
 def main() -> None:

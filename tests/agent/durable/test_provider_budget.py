@@ -21,11 +21,12 @@ from treadle.sdk import RunCancelled, RunHandle
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.view import RunView
+from treadle.sdk.messages import ProviderRecord
 from treadle.sdk.rfc3339 import written
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
 from treadle.worker.agent import Agent, ProviderBudget
-from treadle.worker.agent.core.provider_budget import MINUTE_MS, ProviderRecord
+from treadle.worker.agent.core.provider_budget import MINUTE_MS
 from treadle.worker.agent.models.anthropic import AnthropicModel
 from treadle.worker.agent.models.retrying import RetryPolicy
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, error, text, turn
@@ -38,10 +39,11 @@ def answer(request: RecordedRequest) -> Turn:
     return PAID
 
 
-async def until(run: RunHandle, status: str) -> RunView:
+async def until_in_line(run: RunHandle, step: str) -> RunView:
     async with asyncio.timeout(PATIENCE_S):
-        while (view := await run.get()).status != status:
+        while not (view := await run.get()).step(step).line:
             await asyncio.sleep(0.02)
+    assert view.status == "running", "it waits as it would for a worker"
     return view
 
 
@@ -77,12 +79,15 @@ def test_two_workers_together_ask_no_more_than_the_budget_and_hold_no_slot_for_t
             runs = await started(place, "r1", "r2", "r3", "r4", "r5")
             async with asyncio.timeout(PATIENCE_S):
                 views: list[RunView] = []
-                while sum(view.status != "running" for view in views) < 5:
+                while (
+                    sum(view.status != "running" or view.step("pay").line != "" for view in views)
+                    < 5
+                ):
                     await asyncio.sleep(0.05)
                     views = [await run.get() for run in runs]
             assert place.fake.count == 3
-            assert sorted(view.status for view in views) == ["completed"] * 3 + ["parked"] * 2
-            waits = [view for view in views if view.status == "parked"]
+            assert sorted(view.status for view in views) == ["completed"] * 3 + ["running"] * 2
+            waits = [view for view in views if view.status == "running"]
             due = sorted(view.step("pay").due_ms / 1000 - time.time() for view in waits)
             assert due[1] <= 40
             assert 18 <= due[1] - due[0] <= 22, "one after the other"
@@ -113,7 +118,7 @@ def test_what_a_killed_worker_has_reserved_comes_back_by_itself(
             place.worker(**budget)
             await asyncio.wait_for(first.result(), PATIENCE_S)
             (second,) = await started(place, "r2")
-            view = await until(second, "parked")
+            view = await until_in_line(second, "pay")
             # The call of the dead and the one that was made: a place comes back in half a minute.
             assert view.step("pay").due_ms / 1000 - time.time() <= 30
             stored = await record(settings)
@@ -181,7 +186,7 @@ def test_what_an_answer_says_is_left_holds_the_next_call_back(settings: Settings
             first = await client.start("orders", "Is it late?", id="r1")
             assert await first.result() == "one"
             second = await client.start("orders", "Is it late?", id="r2")
-            view = await until(second, "parked")
+            view = await until_in_line(second, "answer")
             assert "takes no more requests of anthropic/claude-test now" in view.notes[0].text
             assert 300 < view.step("answer").due_ms / 1000 - time.time() <= 361
             assert fake.count == 1

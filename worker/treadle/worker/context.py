@@ -43,6 +43,7 @@ from treadle.worker.verdict import Complete, Continue, Fail, Wait
 
 if TYPE_CHECKING:
     from treadle.sdk.messages import Checkpoint
+    from treadle.sdk.subjects import RegisterAddress
     from treadle.worker.execution import Call, Record
     from treadle.worker.shared import SharedValues
 
@@ -304,6 +305,7 @@ class _Loop:
         asks: Sequence[Ask] = (),
         *,
         counts: bool = True,
+        line: str = "",
     ) -> Wait:
         """Return the verdict that ends this iteration and holds the next one back.
 
@@ -311,7 +313,8 @@ class _Loop:
         execution has not seen, at ``until``, or when someone resumes the run. Meanwhile no worker
         is held, and the time does not count against ``max_duration``. ``asks`` are what people
         find open meanwhile; their answers are messages of kind ``reply``, each a ``Reply``. An
-        iteration that does nothing but wait need not count as one of ``max_iterations``.
+        iteration that does nothing but wait need not count as one of ``max_iterations``. ``line``
+        is the key of a provider's budget in whose line the run waits for its turn.
         Raises ``InvalidPayload`` if the state cannot be stored.
         """
         step = self._call.address.step
@@ -323,7 +326,7 @@ class _Loop:
         due_ms = waits.due_ms(step, until, self._call.port.now_ms())
         raw = payload.encode(f"state of step {step!r}", state)
         asked = waits.asked(step, asks, self._call.port.now_ms())
-        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked, counts)
+        verdict = Wait(raw, bounded(reason, REASON_CHARS_MAX), due_ms, asked, counts, line)
         self._call.verdicts.append(verdict)
         return verdict
 
@@ -400,6 +403,11 @@ class LoopContext(_Loop, TaskContext[I]):
     def shared(self) -> SharedValues:
         """The values that all workers share: what is left of a model's provider."""
         return self._call.port.shared
+
+    @property
+    def address(self) -> RegisterAddress:
+        """Which register this is an execution of."""
+        return self._call.address
 
     @property
     def newest_record(self) -> int:

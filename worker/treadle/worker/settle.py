@@ -136,7 +136,7 @@ class Settler:
             case Continue(output, delay_ms):
                 raw = msgspec.Raw(output)
                 return "continue", StepContinued(**common, output=raw, delay_ms=delay_ms)
-            case Wait(output, reason, due_ms, asks, counts):
+            case Wait(output, reason, due_ms, asks, counts, line):
                 return "wait", StepWaiting(
                     **common,
                     output=msgspec.Raw(output),
@@ -144,6 +144,7 @@ class Settler:
                     due_ms=due_ms,
                     asks=asks,
                     uncounted=not counts,
+                    line=line,
                 )
             case Complete(output, chunk):
                 raw = msgspec.Raw(output)

@@ -8,10 +8,16 @@ from typing import Protocol
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnsuitable
 from treadle.sdk.subjects import Subjects
+from treadle.worker.lines import Lines, LinesInMemory, StoredLines
 
 
 class SharedValues(Protocol):
     """Where they are kept."""
+
+    @property
+    def lines(self) -> Lines:
+        """Who waits for one of them."""
+        ...
 
     async def read(self, key: str) -> tuple[bytes, int]:
         """Return a value and its revision; nothing and 0 if there is none."""
@@ -33,6 +39,7 @@ class StoredValues:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
+        self.lines: Lines = StoredLines(js, subjects)
 
     async def read(self, key: str) -> tuple[bytes, int]:
         s = self._subjects
@@ -60,6 +67,7 @@ class ValuesInMemory:
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[bytes, int]] = {}
+        self.lines: Lines = LinesInMemory()
 
     async def read(self, key: str) -> tuple[bytes, int]:
         return self._values.get(key, (b"", 0))

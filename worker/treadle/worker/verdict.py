@@ -41,6 +41,8 @@ class Wait(msgspec.Struct, frozen=True):
     """What people are asked meanwhile."""
     counts: bool = True
     """Whether it is one of the iterations that the loop may take."""
+    line: str = ""
+    """Key of the provider's budget in whose line it waits; empty is none."""
 
 
 class Complete(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@
                        Parked instead of Ended(failed), if the retries say so
     Delayed ──due──> Task        Sleeping ──wake──> Task        Parked ──resume──> Task
     Parked(waits) ──message | wake──> Task
+    Parked(line) ──due: it is called──> Task
     Queued ──its limits let it──> Task | Delayed | Sleeping     before every Task under limits
     any live value ──bound──> Ended(failed) | Task(wrap_up) | Parked
     whatever gives a Task, of a paused run ──> Parked(paused) ──resume──> Task
@@ -88,6 +89,11 @@ class Placed(NamedTuple):
 def is_live(register: Register) -> TypeGuard[LiveRegister]:
     """True while the register can still move."""
     return not isinstance(register, Ended)
+
+
+def is_still(register: Register) -> bool:
+    """True if it has ended, or parked: who waits in a line goes on as one that is queued does."""
+    return isinstance(register, Ended) or (isinstance(register, Parked) and not register.line)
 
 
 def advance(
@@ -197,7 +203,9 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
     following = _following(task, event, moment)
     if event.uncounted:
         most = min(task.max_iterations + 1, ITERATIONS_MAX)
-        following = msgspec.structs.replace(following, max_iterations=most)
+        following = msgspec.structs.replace(
+            following, max_iterations=most, uncounted=task.uncounted + 1
+        )
     if reached := bounds.reached(following, moment.ms):
         return bounds.limit(step, following, reached, moment)
     # A handler that does not read messages waits for those that come from here on.
@@ -215,6 +223,7 @@ def _waiting(step: Work, task: Task, event: StepWaiting, moment: Moment, newest:
         due_ms=due_ms,
         seen=seen,
         asks=asks.bounded(event.asks),
+        line=event.line,
     )
 
 
@@ -242,8 +251,8 @@ def _completed(
     what = f"the output of step {step.id!r}"
     unfit = raw_misfit("invalid_output", what, step.output_schema, event.output)
     if unfit is not None:
-        return bounds.ended(done, moment, "failed", task.iteration, failure=unfit)
-    iterations, output = task.iteration + 1, event.output
+        return bounds.ended(done, moment, "failed", bounds.counted(task), failure=unfit)
+    iterations, output = bounds.counted(task) + 1, event.output
     return bounds.ended(done, moment, "completed", iterations, output=output, chunk=event.chunk)
 
 
@@ -289,7 +298,7 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
         return bounds.wrap_up_failed(task, moment, event.failure)
     if is_exhausted(step.retry, event.failure, failures):
         if is_final(step.retry, event.failure):
-            return bounds.ended(task, moment, "failed", task.iteration, failure=event.failure)
+            return bounds.ended(task, moment, "failed", bounds.counted(task), failure=event.failure)
         last = msgspec.structs.replace(task, failures=failures)
         return bounds.exhausted(step, last, event.failure, moment)
     drawn = draw(moment.run, step.id, task.iteration, task.attempt)
@@ -349,6 +358,8 @@ def _standing_checkpoint(task: Task, token: int, head: int) -> int:
 
 
 def _due(register: LiveRegister, moment: Moment) -> Register:
+    if isinstance(register, Parked) and register.line:
+        return bounds.woken(register, moment)
     if not isinstance(register, Delayed):
         return register
     if moment.ms + DUE_TOLERANCE_MS < register.due_ms:

@@ -74,6 +74,11 @@ def overspent(task: Task) -> str:
     return spending.RUN_BUDGET if is_over else ""
 
 
+def counted(task: Task) -> int:
+    """Return how many iterations are committed that were more than a wait."""
+    return task.iteration - task.uncounted
+
+
 def spent_by(task: Task) -> Spent:
     """Return what a step has used so far, as far as its executions told."""
     return spending.plus(task.spent, task.spent_now)
@@ -102,7 +107,7 @@ def limit(
         case "fail":
             failure = Failure(reason, _explain(task, reason), retryable=False)
             output = _last_output(task)
-            return ended(task, moment, "failed", task.iteration, output=output, failure=failure)
+            return ended(task, moment, "failed", counted(task), output=output, failure=failure)
         case "wrap_up":
             return msgspec.structs.replace(
                 following,
@@ -136,7 +141,7 @@ def exhausted(
     gives it its attempts again.
     """
     if step.retry.on_exhausted == "fail":
-        return ended(task, moment, "failed", task.iteration, failure=failure)
+        return ended(task, moment, "failed", counted(task), failure=failure)
     again = msgspec.structs.replace(
         task, parent=moment.id, attempt=task.attempt + 1, checkpoint=-1, last_failure=failure
     )
@@ -150,7 +155,7 @@ def wrap_up_failed(task: Task, moment: Moment, failure: Failure) -> Ended:
     text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure}"
     cause = Failure(task.wrap_up, text, retryable=False, traceback=failure.traceback)
     output = _last_output(task)
-    return ended(task, moment, "failed", task.iteration, output=output, failure=cause)
+    return ended(task, moment, "failed", counted(task), output=output, failure=cause)
 
 
 def resume(
@@ -161,8 +166,8 @@ def resume(
     Bounds are raised, never lowered. Time spent parked does not count: the deadline moves by as
     much. The failures of the iteration still count, unless they are what parked it.
     """
-    if not isinstance(register, Parked) or event.step not in ("", step.id):
-        return register
+    if not isinstance(register, Parked) or register.line or event.step not in ("", step.id):
+        return register  # Who waits in a line is no further for being resumed.
     if is_older(moment, register):
         # A pause is over whenever the document says so, and the caller has looked.
         return release(register, moment) if register.paused and not event.step else register
@@ -262,28 +267,29 @@ def too_large(register: LiveRegister, why: str, moment: Moment) -> Ended:
     """Return the end of a step whose next value is larger than the server takes."""
     task = task_of(register)
     failure = Failure("InvalidPayload", why, retryable=False)
-    return ended(task, moment, "failed", task.iteration, failure=failure)
+    return ended(task, moment, "failed", counted(task), failure=failure)
 
 
 def _explain(task: Task, reason: str) -> str:
     if reason == MAX_ITERATIONS:
-        return f"the loop took all of its {task.max_iterations} iterations without completing"
+        most = task.max_iterations - task.uncounted
+        return f"the loop took all of its {most} iterations without completing"
     spent = spent_by(task)
     budget = spending.shared_reached(task.budgets, spent)
     if reason == spending.RUN_BUDGET and budget is not None:
         used = _spending(budget.limits, spending.plus(budget.others, spent))
         return (
-            f"the budget of run {budget.run!r} was used up after {task.iteration} iterations of "
+            f"the budget of run {budget.run!r} was used up after {counted(task)} iterations of "
             f"the loop: {used}"
         )
     if reason in spending.SPENDING_REASONS:
         return (
-            f"the loop used up its {reason} in {task.iteration} iterations of at most "
-            f"{task.max_iterations}: {_spending(task.limits, spent_by(task))}"
+            f"the loop used up its {reason} in {counted(task)} iterations of at most "
+            f"{task.max_iterations - task.uncounted}: {_spending(task.limits, spent_by(task))}"
         )
     return (
-        f"the loop was still running at its {reason}, after {task.iteration} of at most "
-        f"{task.max_iterations} iterations"
+        f"the loop was still running at its {reason}, after {counted(task)} of at most "
+        f"{task.max_iterations - task.uncounted} iterations"
     )
 
 

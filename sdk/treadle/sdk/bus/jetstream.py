@@ -215,12 +215,15 @@ class JetStream:
                 _require_stream(stream, exc)
                 await backoff.wait(exc)
 
-    def read(self, stream: str, filter: str, *, start: int = 1) -> AsyncIterator[Stored]:
+    def read(
+        self, stream: str, filter: str, *, start: int = 1, batch: int = reading.BATCH
+    ) -> AsyncIterator[Stored]:
         """Iterate over the stored messages that match, from sequence ``start`` to the end.
 
-        For histories and lists: on R3 the end may lag behind the leader by a moment.
+        For histories and lists: on R3 the end may lag behind the leader by a moment. ``batch``
+        are asked for at a time.
         """
-        return reading.read(self.connection, stream, filter, start)
+        return reading.read(self.connection, stream, filter, start, batch)
 
     async def count(self, stream: str, filter: str) -> int:
         """Return how many stored messages match; on R3 it may lag behind the leader."""

@@ -19,12 +19,12 @@ _END_OF_BATCH, _NOT_FOUND, _NO_RESPONDERS = 204, 404, 503
 
 
 async def read(
-    connection: Connection, stream: str, filter: str, start: int
+    connection: Connection, stream: str, filter: str, start: int, most: int = BATCH
 ) -> AsyncIterator[Stored]:
     """Iterate over the messages of a stream that match; see ``JetStream.read``."""
     more = True
     while more:
-        batch, more = await _batch(connection, stream, filter, start)
+        batch, more = await _batch(connection, stream, filter, start, most)
         for stored in batch:
             yield stored
             start = stored.sequence + 1
@@ -47,10 +47,10 @@ async def first_since(
 
 
 async def _batch(
-    connection: Connection, stream: str, filter: str, start: int
+    connection: Connection, stream: str, filter: str, start: int, most: int
 ) -> tuple[list[Stored], bool]:
     """Return the next messages, and whether there are more behind them."""
-    asked = {"seq": start, "next_by_subj": filter, "batch": BATCH, "max_bytes": BATCH_BYTES_MAX}
+    asked = {"seq": start, "next_by_subj": filter, "batch": most, "max_bytes": BATCH_BYTES_MAX}
     batch, behind = await _asked(connection, stream, asked)
     return batch, bool(batch) and behind > 0
 

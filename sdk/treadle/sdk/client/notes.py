@@ -107,6 +107,8 @@ def notes_of(
     for step in steps:
         if step.asks and step.status in ("parked", "active"):
             notes.extend(_ask_notes(document.run, step))
+        elif step.line:
+            notes.append(_line_note(step))
         elif step.status == "parked":
             notes.append(_parked_note(document.run, step, newer.get(step.id)))
         elif step.doing == "awaiting_signal":
@@ -379,6 +381,12 @@ def _ask_notes(run: str, step: StepView) -> list[Note]:
         command = f"treadle approvals list --run {run}"
         notes.append(Note(f"step {step.id!r} asks {more} more", command, "ask", step.id))
     return notes
+
+
+def _line_note(step: StepView) -> Note:
+    when = f" (it looks by itself at {date(step.due_ms)}, and goes on as soon as it is called)"
+    text = f"step {step.id!r} waits: {step.waits_for}{when}"
+    return Note(text, "treadle limits", "provider_busy", step.id)
 
 
 def _waiting_note(run: str, step: StepView) -> Note:

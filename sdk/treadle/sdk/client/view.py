@@ -139,6 +139,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     boundary, or of one that is parked as they stand now."""
     asks: tuple[Ask, ...] = ()
     """What people are asked, of one that waits."""
+    line: str = ""
+    """Of one that waits for a provider's budget: the key of that, as limits have it."""
+    waits_for: str = ""
+    """Of such a step: for what, in words."""
     branch: str = ""
     """Of a choice that has completed: the branch it took."""
     why: str = ""
@@ -440,6 +444,8 @@ def _live(view: StepView, held: Held | None) -> StepView:
             if register.paused:
                 doing = "paused"
             view = msgspec.structs.replace(view, asks=register.asks)
+            if register.line:
+                view = msgspec.structs.replace(view, line=register.line, waits_for=register.reason)
             return _of_task(view, register.task, doing, register.parked_ms, register.due_ms)
         case Ended():
             # The document is about to follow; the register is the truth of the step.
@@ -460,10 +466,10 @@ def _of_task(view: StepView, task: Task, doing: Doing, since_ms: int, due_ms: in
         view,
         doing=doing,
         iteration=task.iteration,
-        iterations=task.iteration,
+        iterations=task.iteration - task.uncounted,
         attempt=task.attempt,
         losses=task.losses,
-        max_iterations=task.max_iterations if task.loop else 0,
+        max_iterations=task.max_iterations - task.uncounted if task.loop else 0,
         since_ms=since_ms,
         due_ms=due_ms,
         deadline_ms=task.deadline_ms,

@@ -52,6 +52,12 @@ from treadle.sdk.messages.internal import (
 )
 from treadle.sdk.messages.maps import ChunkDone, ItemFailure, MapChunk, Results
 from treadle.sdk.messages.presence import Beat, CancelNotice, Held, WorkerPresence
+from treadle.sdk.messages.providers import (
+    ProviderLine,
+    ProviderRecord,
+    ProviderSaid,
+    ProviderWaiter,
+)
 from treadle.sdk.messages.registers import (
     Checkpoint,
     Delayed,
@@ -144,6 +150,10 @@ __all__ = [
     "ParentEnded",
     "Parked",
     "PauseRequested",
+    "ProviderLine",
+    "ProviderRecord",
+    "ProviderSaid",
+    "ProviderWaiter",
     "Queued",
     "RateClaim",
     "RateRecord",

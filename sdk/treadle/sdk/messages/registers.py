@@ -43,6 +43,8 @@ class Task(
     """Time spent parked so far; ``deadline_ms`` has moved by as much."""
     timeout_ms: int = 0
     """Longest execution of this attempt; 0 is unlimited."""
+    uncounted: int = 0
+    """Of the committed iterations: those that did nothing but wait, and do not count."""
     max_iterations: int = 1
     budget_warn_at: int = 0
     budget_force_at: int = 0
@@ -133,6 +135,8 @@ class Parked(
     """The last failure of a step whose attempts are used up."""
     paused: bool = False
     """It reached no bound and waits for nothing: the run is paused."""
+    line: str = ""
+    """Key of the provider's budget in whose line it waits: its turn sends it on too."""
 
 
 Outcome = Literal["completed", "failed", "cancelled"]

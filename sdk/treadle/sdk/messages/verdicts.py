@@ -63,6 +63,8 @@ class StepWaiting(_Verdict, frozen=True, tag="step.waiting", tag_field="event", 
     """What people are asked."""
     uncounted: bool = False
     """It is none of the iterations that the loop may take."""
+    line: str = ""
+    """Key of the provider's budget in whose line it waits for its turn; empty is none."""
 
 
 class StepCompleted(_Verdict, frozen=True, tag="step.completed", tag_field="event", kw_only=True):

@@ -150,6 +150,7 @@ class Executor:
                     due_ms=verdict.due_ms,
                     asks=verdict.asks,
                     uncounted=not verdict.counts,
+                    line=verdict.line,
                 )
             case Complete():
                 output = msgspec.Raw(verdict.output)

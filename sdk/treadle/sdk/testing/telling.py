@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from treadle.engine.core import Placed, RunEvent, StepEnded, StepParked, StepResumed, bounds
+from treadle.engine.core.advance import is_still
 from treadle.sdk.messages import (
     Delayed,
     Ended,
@@ -42,12 +43,14 @@ def fact_of(step_id: str, placed: Placed, *, is_moved: bool) -> RunEvent | None:
             )
         case Parked(paused=True):
             return None
+        case Parked(line=line) if line:
+            return None  # It waits for its turn, as it would for a worker.
         case Parked():
             task = new.task
             return StepParked(
                 step_id,
                 new.reason,
-                task.iteration,
+                bounds.counted(task),
                 new.parent,
                 position,
                 new.waits,
@@ -61,7 +64,7 @@ def fact_of(step_id: str, placed: Placed, *, is_moved: bool) -> RunEvent | None:
 def missed(step_id: str, placed: Placed, run: RunDocument | None) -> RunEvent | None:
     """Return the fact of a step that moves and is believed parked: an engine died before it."""
     entry = run.steps.get(step_id) if run else None
-    if entry is None or entry.status != "parked" or isinstance(placed.register, Parked | Ended):
+    if entry is None or entry.status != "parked" or is_still(placed.register):
         return None
     return StepResumed(step_id, placed.register.parent, placed.sequence)
 
@@ -72,9 +75,9 @@ def iterations_of(register: Register) -> int:
         case Ended():
             return register.iterations
         case Task():
-            return register.iteration
+            return bounds.counted(register)
         case Queued() | Delayed() | Sleeping() | Parked():
-            return register.task.iteration
+            return bounds.counted(register.task)
 
 
 def lost_of(address: RegisterAddress, token: int, task: Task) -> TaskLost:

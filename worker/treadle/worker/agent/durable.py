@@ -178,6 +178,7 @@ class AgentHandler:
             heartbeat=ctx.heartbeat,
             cancelled=ctx.cancelled,
             shared=ctx.shared,
+            address=ctx.address,
         )
         narrator = Narrator(ctx.say)
         if desk.earlier:
@@ -220,7 +221,9 @@ class AgentHandler:
             # A provider may say anything, and a year is the longest wait that is no mistake.
             after_s = min(exc.retry_after_s, DELAY_S_MAX)
             until = datetime.fromtimestamp(ctx.now_ms() / 1000 + after_s, UTC)
-            return ctx.wait(f"{PROVIDER_BUSY}: {exc.fault.message}", until=until, counts=False)
+            return ctx.wait(
+                f"{PROVIDER_BUSY}: {exc.fault.message}", until=until, counts=False, line=exc.line
+            )
         except ModelError:
             self._note(ctx, desk, driver.state, equipment)
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.sdk.errors import UserError, clause
+from treadle.sdk.subjects import RegisterAddress
 from treadle.worker.agent import hooks as hooking
 from treadle.worker.agent.core.calls import ToolCall
 from treadle.worker.agent.core.conversation import Block, Usage
@@ -61,6 +62,8 @@ class Equipment:
     provider_budget: ProviderBudget | None = None
     shared: SharedValues | None = None
     """What all workers know of providers; None is an agent that runs in this process alone."""
+    address: RegisterAddress | None = None
+    """Which step's register the run moves; None is none."""
     stream: bool = True
     sequential: bool = False
     approval_timeout: timedelta = timedelta(0)
@@ -83,7 +86,8 @@ class Equipment:
         if self.provider_budget is None:
             return None
         shared = self.shared or OF_THIS_PROCESS
-        return Gate(shared, f"{model.provider}/{model.name}", self.provider_budget, now_ms)
+        name = f"{model.provider}/{model.name}"
+        return Gate(shared, name, self.provider_budget, now_ms, self.address)
 
     def check_model(self, name: str) -> None:
         """Raise ``UserError`` unless a hook may switch to a model of that name."""

@@ -134,6 +134,7 @@ class Subagent:
             heartbeat=outer.heartbeat,
             provider_budget=own.provider_budget or outer.provider_budget,
             shared=outer.shared,
+            address=outer.address,
             tool_sleep=outer.tool_sleep,
         )
 

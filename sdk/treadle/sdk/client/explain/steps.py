@@ -43,6 +43,8 @@ def step_reason(step: StepView, facts: Facts) -> Reason | None:
         return None
     if step.kind == "map":
         return _mapping(step, facts)
+    if step.line:
+        return None  # A note says so.
     if step.doing in ("parked", "waiting"):
         text = f"has just {'parked' if step.doing == 'parked' else 'begun to wait'}"
         return _reason("moving", "works", step, text)
@@ -286,7 +288,9 @@ def _what(step: StepView) -> str:
     if step.kind != "agent_loop":
         return attempt or "its task"
     # Iterations are named from 0 and counted from 1, as a bound counts them.
-    nth = f" ({step.iteration + 1} of at most {step.max_iterations})" if step.max_iterations else ""
+    nth = (
+        f" ({step.iterations + 1} of at most {step.max_iterations})" if step.max_iterations else ""
+    )
     return f"iteration {step.iteration}{nth}{f', {attempt}' if attempt else ''}"
 
 

@@ -5,24 +5,37 @@
               that nobody corrects (its worker was killed) is over within its minute
     said      what the provider said last is left, and when it is all there again
     held      until then nobody calls: a 429
-    line      when the last one who came too early was told to come again: the next one comes after
+    line      who waits, first to last: a call is made when there is room for it, and for all
+              before it
 
 Times are milliseconds since the epoch. What a record says of the past means nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from treadle.sdk.messages import ProviderRecord, ProviderSaid, ProviderWaiter
 from treadle.worker.agent.core.conversation import RateLimits
 
 MINUTE_MS = 60_000
 HELD_MS_MAX = 24 * 3600 * 1000
 """A day: a provider may say anything."""
-LINE_MS_MAX = 10 * MINUTE_MS
-"""Whoever is told to come later than this asks again: those before him may have gone."""
+LINE_MS_MAX = 60 * MINUTE_MS
+"""Whoever is not called for this long looks by itself: whoever should have called may be dead."""
+LOOKED_AT_MAX = 16
+"""Of a line: so many have their turn at once at most, and may come in any order."""
+AGAIN_MS = 2_000
+"""After this, whoever was called and still sleeps is called again."""
+GRACE_MS = 10_000
+"""Whoever was called, and is neither asleep nor here after this, is waited for no longer."""
+LOWS_MAX = 32
+"""Of low points that a record remembers."""
+LATE_MS = 500
+"""By more than this must a wait be too long for the waiter to be told."""
 
 
 class ProviderBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,64 +62,129 @@ class ProviderBudget(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What a provider said is left of a limit, as it fills evenly."""
-
-    left: float
-    """Less what was reserved since."""
-    limit: int
-    at_ms: float
-    full_ms: float
-    """When it said that all is there again: from then on this says nothing."""
-    pace_ms: float
-    """In how long one comes back."""
-
-    def free_at_ms(self, count: float, now_ms: float) -> float:
-        """Return from when so much is left."""
-        if self.full_ms <= now_ms:
-            return now_ms
-        missing = min(count, self.limit) - self.left
-        return min(self.full_ms, max(now_ms, self.at_ms + missing * self.pace_ms))
-
-
-class ProviderRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is stored of a provider, once for all workers."""
-
-    name: str
-    requests_full_ms: float = 0
-    tokens_full_ms: float = 0
-    requests: Said | None = None
-    tokens: Said | None = None
-    held_until_ms: float = 0
-    held_by: str = ""
-    """Why nobody calls until then."""
-    line_ms: float = 0
-    write: str = ""
-    """Nonce of the write: recognises one whose acknowledgement was lost."""
-
-
 class Admission(NamedTuple):
     """Whether a call may be made now."""
 
     record: ProviderRecord
     """As it stands with the call, or with who waits."""
     wait_ms: int
-    """0: it may. Else how long until it is worth asking again."""
+    """0: it may. Else how long until it is worth asking again, if nobody calls before."""
     why: str = ""
 
 
-def admit(record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: int) -> Admission:
-    """Reserve a call of so many tokens, or say how long to wait."""
-    rates = (budget.requests_per_minute, 1), (budget.tokens_per_minute, tokens)
+class Calls(NamedTuple):
+    """Who in a line is to come and look."""
+
+    record: ProviderRecord
+    """As it stands with them."""
+    called: tuple[tuple[ProviderWaiter, float], ...] = ()
+    """With when each may make its call; a waiter that knows it, or is on its way, needs no word."""
+
+
+# ---------------------------------------------------------------- who is let in when
+
+
+def admit(
+    record: ProviderRecord,
+    budget: ProviderBudget,
+    tokens: int,
+    now_ms: int,
+    before: Sequence[int] = (),
+    *,
+    are_more: bool = False,
+) -> Admission:
+    """Reserve a call of so many tokens, or say how long to wait.
+
+    ``before`` are the tokens of those who come first, in order; ``are_more`` says that they are
+    not all.
+    """
+    (*_, own_ms), why = _forecast(record, budget, [*before, tokens], now_ms)
+    if own_ms <= now_ms and not are_more:
+        return Admission(_reserved(record, budget, tokens, now_ms), 0)
+    come_ms = own_ms
+    if are_more:
+        come_ms = max(own_ms, record.line_ms) + max(_gap_ms(budget, tokens), 1.0)
+        come_ms = min(come_ms, max(own_ms, now_ms + LINE_MS_MAX))
+    waiting = msgspec.structs.replace(record, line_ms=max(record.line_ms, come_ms))
+    if own_ms <= now_ms or not why:
+        why = f"others wait for the budget of {record.name} before it"
+    return Admission(waiting, max(1, round(come_ms - now_ms)), why)
+
+
+def calls(
+    record: ProviderRecord,
+    budget: ProviderBudget,
+    line: Sequence[ProviderWaiter],
+    now_ms: int,
+    asking: str = "",
+) -> Calls:
+    """Return who of the first in line has its turn now, and the one that is next after them.
+
+    ``asking`` is the place of who does the looking, and need not be called.
+    """
+    if not line:
+        return Calls(record)
+    times, _ = _forecast(record, budget, [each.tokens for each in line], now_ms)
+    known = {each.place: record.called[each.place] for each in line if each.place in record.called}
+    marks, found = dict(known), list[tuple[ProviderWaiter, float]]()
+    for waiter, at_ms in zip(line, times, strict=True):
+        called_ms = known.get(waiter.place, 0)
+        if waiter.place != asking and now_ms - called_ms >= AGAIN_MS:
+            found.append((waiter, at_ms))
+            # Whoever only has to know its time anew may be told another one at once.
+            marks[waiter.place] = called_ms or (now_ms if at_ms <= now_ms else 0)
+        if at_ms > now_ms:
+            break
+    if marks == record.called:
+        return Calls(record, tuple(found))
+    return Calls(msgspec.structs.replace(record, called=marks), tuple(found))
+
+
+def answered(record: ProviderRecord, place: str) -> ProviderRecord:
+    """Return the record without the call of somebody who came."""
+    if place not in record.called:
+        return record
+    left = {each: at for each, at in record.called.items() if each != place}
+    return msgspec.structs.replace(record, called=left)
+
+
+def unlined(record: ProviderRecord) -> ProviderRecord:
+    """Return the record of a provider that nobody waits for."""
+    return msgspec.structs.replace(record, is_waited_for=False, called={}, line_ms=0)
+
+
+def is_overdue(record: ProviderRecord, place: str, now_ms: int) -> bool:
+    """True if somebody was called so long ago that nobody waits for it any more."""
+    return now_ms - (record.called.get(place) or now_ms) > GRACE_MS
+
+
+def _forecast(
+    record: ProviderRecord, budget: ProviderBudget, sizes: Sequence[int], now_ms: float
+) -> tuple[list[float], str]:
+    """Return when each may call if each does as soon as it may, and what the last waits for."""
+    times, at_ms, why = list[float](), float(now_ms), ""
+    for tokens in sizes:
+        free_ms, why = _free(record, budget, tokens, at_ms)
+        at_ms = max(at_ms, free_ms)
+        times.append(at_ms)
+        record = _reserved(record, budget, tokens, at_ms)
+    return times, why
+
+
+def _free(
+    record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: float
+) -> tuple[float, str]:
+    """Return from when there is room for a call, and what it waits for until then."""
+    requests, most = budget.requests_per_minute, budget.tokens_per_minute
     bounds = (
         (record.held_until_ms, record.held_by),
         (
-            _free_at_ms(record.requests_full_ms, *rates[0], now_ms),
-            f"the budget of {record.name} is used up: {rates[0][0]:,} requests a minute",
+            _free_at_ms(record.requests_full_ms, requests, 1, now_ms),
+            f"the budget of {record.name} is used up: {requests:,} requests a minute",
         ),
         (
-            _free_at_ms(record.tokens_full_ms, *rates[1], now_ms),
-            f"the budget of {record.name} is used up: {rates[1][0]:,} tokens a minute",
+            _free_at_ms(record.tokens_full_ms, most, tokens, now_ms),
+            f"the budget of {record.name} is used up: {most:,} tokens a minute",
         ),
         (
             record.requests.free_at_ms(1, now_ms) if record.requests else 0,
@@ -117,20 +195,29 @@ def admit(record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: i
             f"the provider said that too few tokens are left of {record.name}",
         ),
     )
-    free_at_ms, why = max(bounds, key=lambda bound: bound[0])
-    if free_at_ms > now_ms:
-        gap_ms = max(count * MINUTE_MS / rate if rate else 0.0 for rate, count in rates)
-        come_ms = min(max(free_at_ms, record.line_ms + gap_ms), free_at_ms + LINE_MS_MAX)
-        waiting = msgspec.structs.replace(record, line_ms=come_ms)
-        return Admission(waiting, max(1, round(come_ms - now_ms)), why)
-    reserved = msgspec.structs.replace(
+    return max(bounds, key=lambda bound: bound[0])
+
+
+def _reserved(
+    record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: float
+) -> ProviderRecord:
+    requests, most = budget.requests_per_minute, budget.tokens_per_minute
+    number, low_ms = record.number + 1, max(0.0, record.tokens_full_ms - now_ms)
+    return msgspec.structs.replace(
         record,
-        requests_full_ms=_with(record.requests_full_ms, *rates[0], now_ms),
-        tokens_full_ms=_with(record.tokens_full_ms, *rates[1], now_ms),
+        number=number,
+        lows=_lowest((*record.lows, (number, low_ms))) if most else record.lows,
+        requests_full_ms=_with(record.requests_full_ms, requests, 1, now_ms),
+        tokens_full_ms=_with(record.tokens_full_ms, most, tokens, now_ms),
+        reserved_tokens=tokens + (record.reserved_tokens if record.tokens_full_ms > now_ms else 0),
         requests=_less(record.requests, 1),
         tokens=_less(record.tokens, tokens),
     )
-    return Admission(reserved, 0)
+
+
+def _gap_ms(budget: ProviderBudget, tokens: int) -> float:
+    rates = (budget.requests_per_minute, 1), (budget.tokens_per_minute, tokens)
+    return max(count * MINUTE_MS / rate if rate else 0.0 for rate, count in rates)
 
 
 def _free_at_ms(full_ms: float, per_minute: int, count: int, now_ms: float) -> float:
@@ -145,19 +232,66 @@ def _with(full_ms: float, per_minute: int, count: int, now_ms: float) -> float:
     return max(full_ms, now_ms) + count * MINUTE_MS / per_minute if per_minute else full_ms
 
 
-def _less(said: Said | None, count: int) -> Said | None:
+def _less(said: ProviderSaid | None, count: int) -> ProviderSaid | None:
     return said and msgspec.structs.replace(said, left=said.left - count)
 
 
+# ---------------------------------------------------------------- what a call has shown
+
+
+class Reservation(NamedTuple):
+    """What a call has reserved."""
+
+    tokens: int
+    number: int
+
+
+def reservation(record: ProviderRecord, tokens: int) -> Reservation:
+    """Return what a call has reserved, given the record as it stood with it."""
+    return Reservation(tokens, record.number)
+
+
 def corrected(
-    record: ProviderRecord, budget: ProviderBudget, reserved: int, used: int, now_ms: int
+    record: ProviderRecord, budget: ProviderBudget, reserved: Reservation, used: int, now_ms: int
 ) -> ProviderRecord:
-    """Replace the tokens that were reserved by those that were used."""
-    if not budget.tokens_per_minute or reserved == used:
+    """Replace the tokens that were reserved by those that were used.
+
+    What has come back by itself meanwhile is not given back once more: a bucket that was full
+    since knows nothing of a call before that.
+    """
+    left = max(0, record.reserved_tokens - reserved.tokens)
+    if left != record.reserved_tokens:
+        record = msgspec.structs.replace(record, reserved_tokens=left)
+    if not budget.tokens_per_minute or reserved.tokens == used:
         return record
-    more_ms = (used - reserved) * MINUTE_MS / budget.tokens_per_minute
-    start_ms = max(record.tokens_full_ms, now_ms) if more_ms > 0 else record.tokens_full_ms
-    return msgspec.structs.replace(record, tokens_full_ms=max(0.0, start_ms + more_ms))
+    more_ms = (used - reserved.tokens) * MINUTE_MS / budget.tokens_per_minute
+    if more_ms > 0:
+        full_ms = max(record.tokens_full_ms, now_ms) + more_ms
+        return msgspec.structs.replace(record, tokens_full_ms=full_ms)
+    since = [low for number, low in record.lows if number > reserved.number]
+    credit_ms = min(-more_ms, *since, record.tokens_full_ms - now_ms)
+    if credit_ms <= 0:
+        return record
+    lows = tuple(
+        (number, low - credit_ms if number > reserved.number else low)
+        for number, low in record.lows
+    )
+    return msgspec.structs.replace(
+        record, tokens_full_ms=record.tokens_full_ms - credit_ms, lows=_lowest(lows)
+    )
+
+
+def _lowest(lows: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Return those than which no later one is lower; if they are many, a little too low."""
+    found = list[tuple[int, float]]()
+    for number, low in reversed(lows):
+        if not found or low < found[-1][1]:
+            found.append((number, low))
+    found.reverse()
+    while len(found) > LOWS_MAX:
+        at = min(range(len(found) - 1), key=lambda k: found[k + 1][1] - found[k][1])
+        found[at : at + 2] = [(found[at + 1][0], found[at][1])]
+    return tuple(found)
 
 
 def told(record: ProviderRecord, said: RateLimits | None, now_ms: int) -> ProviderRecord:
@@ -173,11 +307,11 @@ def told(record: ProviderRecord, said: RateLimits | None, now_ms: int) -> Provid
     )
 
 
-def _said(left: int, limit: int, reset_ms: int, now_ms: int) -> Said | None:
+def _said(left: int, limit: int, reset_ms: int, now_ms: int) -> ProviderSaid | None:
     if left < 0 or limit <= 0:
         return None
     reset_ms = min(max(0, reset_ms), HELD_MS_MAX)
-    return Said(left, limit, now_ms, now_ms + reset_ms, reset_ms / max(1, limit - left))
+    return ProviderSaid(left, limit, now_ms, now_ms + reset_ms, reset_ms / max(1, limit - left))
 
 
 def held(record: ProviderRecord, wait_ms: int, why: str, now_ms: int) -> ProviderRecord:

@@ -35,6 +35,9 @@ from treadle.worker.agent.core.conversation import (
 )
 from treadle.worker.agent.models.port import Model, OnDelta
 
+LOOK_S = 1.0
+"""Whoever waits in its worker looks as often as this."""
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often, and how long to wait between."""
@@ -63,12 +66,21 @@ class Passage(Protocol):
         """Reserve a call; return how many seconds to wait before asking again, and why."""
         ...
 
-    async def settle(self, reserved: int, usage: Usage, said: RateLimits | None) -> None:
-        """Take note of what a call has used, and of what the provider said with it."""
+    async def settle(self, usage: Usage, said: RateLimits | None) -> None:
+        """Take note of what the call has used, and of what the provider said with it."""
         ...
 
     async def limited(self, fault: ModelFault) -> None:
-        """Take note of a 429."""
+        """Take note of a 429: the call keeps its place, before all who have not been let in."""
+        ...
+
+    @property
+    def line(self) -> str:
+        """Key of the line in which its run may wait without a worker; '' if it cannot."""
+        ...
+
+    async def leave(self) -> None:
+        """Give up a place in the line that nobody comes back to."""
         ...
 
 
@@ -94,7 +106,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 class ModelBusy(Exception):
     """The provider asks for a longer wait than a worker should sleep through."""
 
-    def __init__(self, retry_after_s: float, fault: ModelFault, tries: int) -> None:
+    def __init__(self, retry_after_s: float, fault: ModelFault, tries: int, line: str = "") -> None:
         super().__init__(
             f"{clause(fault.message)}. "
             f"The provider asks to wait {retry_after_s:.0f} s, too long to hold "
@@ -104,6 +116,8 @@ class ModelBusy(Exception):
         self.fault = fault
         """Its usage is that of all the calls that failed."""
         self.tries = tries
+        self.line = line
+        """Key of the line in which it has a place; '' if it has none."""
 
 
 async def call(
@@ -139,12 +153,12 @@ async def call(
                 request, on_delta=on_delta, timeout_s=timeout_s, api_key=api_key
             )
             if passage is not None:
-                await passage.settle(reserved, response.usage, response.limits)
+                await passage.settle(response.usage, response.limits)
             return Called(response=response, tries=tries, wasted=wasted)
         except ModelError as exc:
             wasted += exc.fault.usage
             if passage is not None:
-                await passage.settle(reserved, exc.fault.usage, exc.fault.limits)
+                await passage.settle(exc.fault.usage, exc.fault.limits)
             fault = msgspec.structs.replace(exc.fault, usage=wasted)
             malformed += fault.kind == "malformed"
             superseded += fault.is_committed
@@ -154,12 +168,13 @@ async def call(
             if not _is_repeatable(fault, malformed, policy):
                 raise ModelError(fault) from exc
             is_limited = fault.kind == "rate_limited"
-            if is_limited and passage is not None:
-                await passage.limited(fault)
             limited += is_limited
+            if is_limited and passage is not None:
+                await passage.limited(_patient(fault, policy, limited))
+            line = passage.line if is_limited and passage is not None else ""
             if fault.retry_after_s > policy.park_after_s:
-                raise ModelBusy(fault.retry_after_s, fault, tries) from exc
-            if is_limited and limited > policy.retries:
+                raise ModelBusy(fault.retry_after_s, fault, tries, line) from exc
+            if is_limited and passage is None and limited > policy.retries:
                 # It says no more than that it is too early: the call comes later, and not never.
                 raise ModelBusy(max(fault.retry_after_s, policy.delay_s_max), fault, tries) from exc
             if not is_limited and tries - limited > policy.retries:
@@ -175,6 +190,13 @@ async def call(
             await sleep(delay_s)
 
 
+def _patient(fault: ModelFault, policy: RetryPolicy, limited: int) -> ModelFault:
+    """Return a 429 with a long wait, if it names none and was not the first."""
+    if fault.retry_after_s or limited <= policy.retries:
+        return fault
+    return msgspec.structs.replace(fault, retry_after_s=policy.delay_s_max)
+
+
 async def _admitted(
     passage: Passage,
     reserved: int,
@@ -184,16 +206,26 @@ async def _admitted(
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
     """Wait until a call may be made; ``ModelBusy`` if that is too long to hold a worker."""
-    left_s = policy.wait_s_max
-    while True:
-        wait_s, why = await passage.reserve(reserved)
-        if not wait_s:
-            return
-        if wait_s > left_s:
-            fault = ModelFault(kind="rate_limited", message=why, retry_after_s=wait_s, usage=wasted)
-            raise ModelBusy(wait_s, fault, tries)
-        left_s -= wait_s
-        await sleep(wait_s)
+    left_s, may_come_back = policy.wait_s_max, False
+    try:
+        while True:
+            wait_s, why = await passage.reserve(reserved)
+            if not wait_s:
+                may_come_back = True
+                return
+            if wait_s > left_s:
+                may_come_back = passage.line != ""
+                fault = ModelFault(
+                    kind="rate_limited", message=why, retry_after_s=wait_s, usage=wasted
+                )
+                raise ModelBusy(wait_s, fault, tries, passage.line)
+            # What others give back may let it in before.
+            step_s = min(wait_s, LOOK_S)
+            left_s -= step_s
+            await sleep(step_s)
+    finally:
+        if not may_come_back and not passage.line:
+            await passage.leave()
 
 
 def backoff_s(policy: RetryPolicy, retry: int, retry_after_s: float, chance: float) -> float:
