@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from tests.sdk import map_faults, planner_faults, sleep_faults
+from tests.sdk import map_faults, metadata_faults, planner_faults, sleep_faults
 from tests.sdk.collects import collects
 
 from treadle.sdk.definition import (
@@ -426,6 +426,7 @@ FAULTS: dict[str, tuple[Change, bool]] = {
     "unknown compensation": (_set("compensate", "no-such-step"), False),
     "unknown handler": (_set("on_failure", "no-such-step"), False),
     **map_faults.FAULTS,
+    **metadata_faults.FAULTS,
     **planner_faults.FAULTS,
     **sleep_faults.FAULTS,
     "unknown step": (_waits_for("no-such-step"), False),

@@ -116,6 +116,19 @@ def test_a_step_says_when_it_has_its_turn_and_what_follows_its_failure() -> None
     )
 
 
+def test_a_step_that_workers_execute_has_texts_for_its_handler() -> None:
+    workflow, texts = Workflow("w"), {"team": "north"}
+    workflow.task("a", metadata=texts)
+    workflow.agent_loop("b", max_iterations=1, metadata=texts)
+    workflow.map("c", after="a", metadata=texts)
+    workflow.planner("d", metadata=texts)
+    assert [step.metadata for step in workflow.build().steps] == [texts] * 4  # type: ignore[union-attr]
+    plain = workflow.build()
+    workflow.task("e", metadata={1: "x", "y": None})  # type: ignore[dict-item]
+    assert list(_problems(workflow)) == ["steps[4].metadata.1", "steps[4].metadata.y"]
+    assert parse_definition(format_definition(plain, "yaml"), "yaml") == plain
+
+
 def test_a_step_that_starts_runs_names_a_workflow_or_is_given_one() -> None:
     workflow, other = Workflow("w"), Workflow("other")
     a = workflow.sub_workflow("a", other, timeout=timedelta(hours=1), retry=Retry(max_attempts=2))

@@ -142,7 +142,7 @@ class Workflow(Generic[InputT]):
         ``quorum``, ``when``, ``on_failure`` and ``compensate`` say when it is a step's turn, and
         what follows a failure: docs/control-flow.md.
         ``concurrency``, ``rate_limits``, ``priority``, ``fair_by`` and ``weights`` are about each
-        dispatch to a worker: docs/flow-control.md.
+        dispatch to a worker: docs/flow-control.md. ``metadata`` are texts for its handler.
         """
         path = self._next_path()
         return self._add(
@@ -199,7 +199,7 @@ class Workflow(Generic[InputT]):
         allowed_tasks: Iterable[str] = (),
         timeout: Duration = 0,
         retry: Retry | None = None,
-        **turn: Unpack[Turn],
+        **options: Unpack[Dispatch],
     ) -> StepRef:
         """Add a step whose output is a plan: further steps of its run.
 
@@ -212,7 +212,7 @@ class Workflow(Generic[InputT]):
         return self._add(
             StepRef(self, id),
             kind="planner",
-            **self._parts.turn(path, turn),
+            **self._parts.dispatch(path, options),
             type=id if type is None else type,
             max_steps=max_steps,
             max_depth=max_depth,

@@ -95,6 +95,8 @@ class Dispatch(Turn, total=False):
     """Those that wait take turns by the value of this expression."""
     weights: Mapping[str, float]
     """By that value: how many turns it has when another has one."""
+    metadata: Mapping[str, str]
+    """Texts by name that its handler reads as ``ctx.step_metadata``."""
 
 
 class Parts:
@@ -123,6 +125,7 @@ class Parts:
             "priority": str(priority) if isinstance(priority, int) else priority,
             "fair_by": options.get("fair_by", ""),
             "weights": dict(options.get("weights", {})),
+            "metadata": dict(options.get("metadata", {})),
         }
 
     def _limits(

@@ -94,6 +94,8 @@ class _Dispatched(_StepBase, frozen=True, kw_only=True):
     ``input["tenant"]``."""
     weights: dict[str, float] = {}
     """By value of ``fair_by``: how many turns it has when another has one. 1 for all others."""
+    metadata: dict[str, str] = {}
+    """Texts by name that handlers read as ``ctx.step_metadata``; nothing else asks for them."""
 
 
 class TaskStep(_Dispatched, frozen=True, tag="task", tag_field="kind", kw_only=True):

@@ -29,6 +29,10 @@ stand for a billion values."""
 DURATION_S_MAX = 10 * 366 * 24 * 3600
 """Ten years. A longer bound bounds nothing and is a mistaken unit."""
 
+STEP_METADATA_MAX = 32
+STEP_METADATA_CHARS_MAX = 2_048
+"""Names and texts together: each task of the step carries them."""
+
 ITERATIONS_MAX = 1_000_000
 """Iterations of one loop. Every iteration leaves an event in the history; a million of them with
 a kilobyte of output each is a gigabyte for one run."""

@@ -223,7 +223,7 @@ class Structure:
         if kind == tuple[str, ...]:
             return self._texts(value, path)
         if kind == dict[str, str]:
-            return self._headers(value, path)
+            return self._texts_by_name(value, path)
         if kind == tuple[Branch, ...]:
             return self._branches(value, path)
         if kind == Collect | None:
@@ -289,14 +289,19 @@ class Structure:
         # The place of an unreadable entry is kept: the paths of the others count it.
         return tuple(entry if isinstance(entry, str) else "" for entry in items)
 
-    def _headers(self, value: object, path: str) -> object:
+    def _texts_by_name(self, value: object, path: str) -> object:
         if not isinstance(value, Mapping):
             return self._expect(path, "texts by name", value)
-        headers = cast("Mapping[str, object]", value)
-        for name, text in headers.items():
-            if not isinstance(text, str):
-                self._expect(wording.field(path, wording.key(name)), "text", text)
-        return {name: text for name, text in headers.items() if isinstance(text, str)}
+        texts: dict[str, str] = {}
+        for name, text in cast("Mapping[object, object]", value).items():
+            where = wording.field(path, wording.key(name))
+            if not isinstance(name, str):
+                self._expect(where, "a name", name)
+            elif not isinstance(text, str):
+                self._expect(where, "text", text)
+            else:
+                texts[name] = text
+        return texts
 
     def _items(self, value: object, path: str, expected: str) -> Sequence[object] | None:
         if isinstance(value, (list, tuple)):

@@ -63,11 +63,11 @@ from treadle.sdk.limits import (
 from treadle.sdk.payload import encode
 from treadle.sdk.planners import problems_of_planners
 from treadle.sdk.rfc3339 import moment_ms
+from treadle.sdk.step_metadata import problems_of_metadata
 from treadle.sdk.structure import Structure
 from treadle.sdk.triggers.times import UTC_NAME, firings_of
 
 NO_IDS: Mapping[int, str] = {}
-_CUT = "it holds half of a character (a lone surrogate). Remove it."
 
 
 def definition_from(
@@ -211,6 +211,7 @@ def _work(step: TypedStep, path: str) -> Iterator[Problem]:
     if isinstance(step, MapStep):
         yield from _map(step, path)
     yield from problems_of_flow(step, path)
+    yield from problems_of_metadata(step.metadata, wording.field(path, "metadata"))
     for field, limits in (("concurrency", step.concurrency), ("rate_limits", step.rate_limits)):
         for i, limit in enumerate(limits):
             yield from _ranges(limit, wording.item(wording.field(path, field), i))
@@ -256,8 +257,8 @@ def _map(step: MapStep, path: str) -> Iterator[Problem]:
             f"the key has {len(step.over)} characters, and {WORD_CHARS_MAX} are allowed. "
             "Shorten it.",
         )
-    elif _is_cut(step.over):
-        yield Problem(where, _CUT)
+    elif wording.is_cut(step.over):
+        yield Problem(where, wording.CUT)
     elif len(step.after) > 1 and step.over not in step.after:
         names = ", ".join(map(wording.shown, step.after[:5]))
         yield Problem(
@@ -412,9 +413,5 @@ def _text(path: str, value: str) -> Iterator[Problem]:
             path,
             f"it has {len(value)} characters, and {TEXT_CHARS_MAX} are allowed. Shorten it.",
         )
-    elif _is_cut(value):
-        yield Problem(path, _CUT)
-
-
-def _is_cut(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text)
+    elif wording.is_cut(value):
+        yield Problem(path, wording.CUT)

@@ -70,6 +70,7 @@ def under(task: Task, old: AgentLoopStep, new: AgentLoopStep, version: str) -> T
         budget_warn_at=new.budget_warn_at,
         budget_force_at=new.budget_force_at,
         limits=_limits(task.limits, limits_of(old), limits_of(new)),
+        step_metadata=new.metadata,
     )
 
 

@@ -12,6 +12,7 @@ from treadle.sdk.errors import UserError
 from treadle.sdk.limits import SUGGESTIONS_MAX, WORD_CHARS_MAX
 
 Word = TypeVar("Word", bound=str)
+CUT = "it holds half of a character (a lone surrogate). Remove it."
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = WORD_CHARS_MAX
@@ -50,6 +51,11 @@ def shown(value: object) -> str:
         return _repr.repr(value)
     except ValueError:  # An integer of more than 4300 digits has no repr.
         return f"a huge {type(value).__name__}"
+
+
+def is_cut(text: str) -> bool:
+    """True for a text that holds half of a character, so that it cannot be stored."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def key(word: object) -> str:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
@@ -42,7 +43,7 @@ from treadle.worker.spending import Remaining, least
 from treadle.worker.verdict import Complete, Continue, Fail, Wait
 
 if TYPE_CHECKING:
-    from treadle.sdk.messages import Checkpoint
+    from treadle.sdk.messages import Checkpoint, MetadataValue
     from treadle.sdk.subjects import RegisterAddress
     from treadle.worker.execution import Call, Record
     from treadle.worker.shared import SharedValues
@@ -90,6 +91,16 @@ class _Context(Generic[I]):
     def step(self) -> str:
         """Id of the step."""
         return self._call.address.step
+
+    @property
+    def metadata(self) -> Mapping[str, MetadataValue]:
+        """The run's metadata, as it is stored: a time is a text. It does not change."""
+        return MappingProxyType(self._call.task.metadata)
+
+    @property
+    def step_metadata(self) -> Mapping[str, str]:
+        """The ``metadata`` of the step's definition."""
+        return MappingProxyType(self._call.task.step_metadata)
 
     @property
     def iteration(self) -> int:

@@ -387,6 +387,8 @@ def first_task(
         timeout_ms=round(step.timeout_s * 1000),
         trace=run.trace,
         chunk=chunk,
+        metadata=run.metadata,
+        step_metadata=step.metadata,
     )
     if isinstance(step, TaskStep):
         return task

@@ -130,7 +130,13 @@ class Plan(Graph):
         step = self.steps[step_of(step_id)]
         if isinstance(step, MapStep) and step.id != step_id:
             # Its limits are in its tasks, like those of any step.
-            return TaskStep(id=step_id, type=step.type, timeout_s=step.timeout_s, retry=step.retry)
+            return TaskStep(
+                id=step_id,
+                type=step.type,
+                timeout_s=step.timeout_s,
+                retry=step.retry,
+                metadata=step.metadata,
+            )
         if not isinstance(step, WorkStep):
             raise KeyError(step_id)
         return step

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from treadle.sdk.asks import Ask
-from treadle.sdk.messages.common import NO_RAW, Failure, TaskInput
+from treadle.sdk.messages.common import NO_RAW, Failure, MetadataValue, TaskInput
 from treadle.sdk.messages.flow import Flow
 from treadle.sdk.messages.maps import ChunkDone, MapChunk
 from treadle.sdk.spending import NOTHING, UNLIMITED, SharedBudget, SpendingLimits, Spent
@@ -78,6 +79,9 @@ class Task(
     """The time that its rate limits gave this dispatch; 0 is none."""
     queued_ms: int = 0
     """For how long this dispatch waited for its limits."""
+    metadata: Mapping[str, MetadataValue] = {}
+    """The run's."""
+    step_metadata: Mapping[str, str] = {}
 
 
 class Queued(

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from treadle.engine.core import Moment
+import msgspec
+
+from treadle.engine.core import Moment, Plan
+from treadle.sdk import payload
 from treadle.sdk.messages import LaneEntered, LaneGranted, RunRequested
+from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import RunDocument
 
 if TYPE_CHECKING:
     from treadle.sdk.testing.world import World
+
+SIMULATED_LANE = "simulated"
+
+
+def first_request(
+    plan: Plan,
+    input: Any,
+    metadata: Mapping[str, Given] | None,
+    queued_s: float,
+    start_after_s: float,
+) -> RunRequested:
+    """Return the request of a simulated run."""
+    return RunRequested(
+        workflow=plan.definition.name,
+        definition=plan.hash,
+        input=msgspec.Raw(payload.encode("input of the run", input)),
+        metadata=checked(metadata or {}),
+        lane=SIMULATED_LANE if queued_s > 0 else "",
+        start_after_ms=round(start_after_s * 1000),
+    )
 
 
 class Beginning:

@@ -24,10 +24,11 @@ from treadle.sdk.messages import (
     MessageSent,
     PauseRequested,
     ResumeRequested,
-    RunRequested,
     SignalReceived,
 )
+from treadle.sdk.metadata import Given
 from treadle.sdk.spending import SpendingLimits, micro_usd
+from treadle.sdk.testing.beginning import first_request
 from treadle.sdk.testing.boundaries import LETS_LIVE, Boundaries
 from treadle.sdk.testing.clock import VirtualLoop
 from treadle.sdk.testing.event_log import Recorded
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RUN_ID = "simulated"
-SIMULATED_LANE = "simulated"
 DEFAULT_NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -253,6 +253,7 @@ async def simulate(
     workflows: Sequence[Workflow | WorkflowDefinition] = (),
     start_after_s: float = 0,
     versions: Sequence[Version] = (),
+    metadata: Mapping[str, Given] | None = None,
 ) -> SimulatedRun:
     """Run the workflow to its end in virtual time and return how it stands.
 
@@ -264,7 +265,7 @@ async def simulate(
     ``queued_s`` is how long the run is queued in a lane behind others, ``start_after_s`` how long
     it is scheduled before; the other times count from its request. ``workflows`` are those that its
     steps start; it goes on until their runs are over too. ``versions`` are registered in the
-    meantime, for loops that take newer ones. The run is
+    meantime, for loops that take newer ones; ``metadata`` is the run's. The run is
     returned as it is when nothing more can happen: ended, parked, or waiting for a signal or a
     message. Raises ``InvalidDefinition`` and ``InvalidPayload`` as a client would, and
     ``HandlerError`` if the worker lacks a handler.
@@ -285,6 +286,7 @@ async def simulate(
         start_after_s=start_after_s,
         versions=versions,
         workflows=workflows,
+        metadata=metadata,
     )
     # A thread of its own: the caller's loop runs in real time and cannot hold another one.
     return await asyncio.to_thread(live, LETS_LIVE)
@@ -307,6 +309,7 @@ def prepared(
     start_after_s: float = 0,
     versions: Sequence[Version] = (),
     workflows: Sequence[Workflow | WorkflowDefinition] = (),
+    metadata: Mapping[str, Given] | None = None,
 ) -> Callable[[Boundaries], SimulatedRun]:
     """Return what plays a simulated life with its boundaries, in a thread without a loop."""
     definition = _built(workflow)
@@ -315,13 +318,7 @@ def prepared(
     plan = Plan(definition, content_hash(definition))
     others = [_built(each) for each in workflows]
     plans = {each.name: Plan(each, content_hash(each)) for each in (*others, definition)}
-    request = RunRequested(
-        workflow=definition.name,
-        definition=plan.hash,
-        input=msgspec.Raw(payload.encode("input of the run", input)),
-        lane=SIMULATED_LANE if queued_s > 0 else "",
-        start_after_ms=round(start_after_s * 1000),
-    )
+    request = first_request(plan, input, metadata, queued_s, start_after_s)
     planned = [*_planned(signals), *_letters(messages)]
 
     def live(boundaries: Boundaries) -> SimulatedRun:
