@@ -1,21 +1,20 @@
 """Whatever a workflow may declare is asked for by the code that runs it: no option does nothing.
-Method: the fields of every definition, against the attributes that engine and worker read."""
+Method: the fields of every definition, against the attributes that engine and worker read. Steps
+are looked at by kind while they run: tests/engine/test_options_of_steps.py."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import pytest
 
 from treadle.sdk.collecting import Batch, Debounce
-from treadle.sdk.definition import Retry, Step, WorkflowDefinition
+from treadle.sdk.definition import Retry, WorkflowDefinition
 from treadle.sdk.flow import Concurrency, RateLimit
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
-    *get_args(Step),
     WorkflowDefinition,
     Retry,
     Concurrency,
