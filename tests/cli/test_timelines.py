@@ -10,11 +10,22 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
-from tests.client.stage import Stage, chain, done, play
+from tests.client.stage import Stage, chain, done, play, raw
 from tests.engine.stand import Stand, loop, open_stand
 
-from treadle.cli import exits, output
+from treadle.cli import differences, exits, output
 from treadle.sdk import NonRetryable, Retry, Workflow
+from treadle.sdk.approvals import rejection
+from treadle.sdk.asks import Reply
+from treadle.sdk.client.timeline.diffing import Cell, Difference, Row
+from treadle.sdk.messages import (
+    ChildEnded,
+    EventMatched,
+    MessageSent,
+    PauseRequested,
+    SignalReceived,
+)
+from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
 from treadle.worker import LoopContext, TaskContext, Worker
 
@@ -164,3 +175,64 @@ def test_a_step_that_is_not_there_is_an_error_and_not_the_same(
     told = treadle("run", "logs", "r1")
     assert told.out == "" and "no such line is kept" in told.err
     assert treadle("run", "logs", "r1", "--json").err == ""
+
+
+def waiting_steps() -> Workflow[Any]:
+    workflow = Workflow("waits")
+    workflow.wait_for_signal("go", signal="go")
+    workflow.wait_for_event("paid", "order.paid")
+    workflow.sub_workflow("kid", chain())
+    workflow.approval("gate", prompt="OK?")
+    return workflow
+
+
+def test_what_steps_that_no_worker_executes_were_given_is_compared(
+    treadle: Run, settings: Settings
+) -> None:
+    async def story(stage: Stage) -> None:
+        version = await stage.client.register(waiting_steps())
+        for run in ("r1", "r2"):
+            payload, by = raw({"text": "a" * 80 + run}), f"ada of {run}"
+            reply = Reply(call_id="gate", verdict="approve", by=by)
+            events = {
+                "go": SignalReceived(name="go", payload=payload),
+                "paid": EventMatched(step="paid", published=1, request=1, payload=payload),
+                "kid": ChildEnded(
+                    step="kid", child=f"{run}-k", outcome="completed", output=raw(run)
+                ),
+                "gate": MessageSent(step="gate", id="m", kind="reply", payload=raw(reply)),
+            }
+            stored = {step: await stage.event(run, event) for step, event in events.items()}
+            steps = {step: done(f"e{sequence}") for step, sequence in stored.items()}
+            steps["kid"] = StepEntry("completed", 1, 1_000, 2_000, f"e{stored['kid']}", attempt=1)
+            await stage.document(
+                run, workflow="waits", definition=version, status="completed", steps=steps
+            )
+        no = Reply(call_id="gate", verdict="reject", by="bob", text="too dear")
+        answer = MessageSent(step="gate", id="m", kind="reply", payload=raw(no))
+        await stage.event("r3", PauseRequested(reason="the bank is closed"))
+        gate = StepEntry("failed", 0, 1_000, 2_000, failure=rejection(answer))
+        await stage.document("r3", workflow="waits", definition=version, steps={"gate": gate})
+
+    play(settings, story)
+    found = treadle("run", "diff", "r1", "r2", "--json").json
+    assert [(row["step"], row["changed"]) for row in found["rows"]] == [
+        (step, ["output"]) for step in ("go", "paid", "kid", "gate")
+    ]
+    told = treadle("run", "diff", "r1", "r2").out
+    assert told.endswith("different\n") and 'aaar1"}' in told and 'aaar2"}' in told
+    shown = treadle("run", "timeline", "r3").out
+    assert "rejected by bob: too dear" in shown
+    assert "paused" in shown and "the bank is closed" in shown
+
+
+def test_long_texts_are_cut_around_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [
+        Cell(outcome="failed", failures=(f"Boom: {'x' * 90} {side}",), output=raw("y" * 90 + side))
+        for side in ("left", "right")
+    ]
+    row = Row(step="s", left=cells[0], right=cells[1], changed=("output", "failures"))
+    differences.show(Difference(left="r1", right="r2", rows=(row,)))
+    told = capsys.readouterr().out
+    assert "…xxxxxxxxxxxxxxxxxxx left" in told and "…xxxxxxxxxxxxxxxxxxx right" in told
+    assert 'yyyleft"' in told and 'yyyright"' in told

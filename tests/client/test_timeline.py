@@ -22,6 +22,7 @@ from treadle.sdk.messages import (
     Failure,
     LaneGranted,
     MessageSent,
+    PauseRequested,
     ResumeRequested,
     StepCompleted,
     StepContinued,
@@ -165,6 +166,20 @@ def test_a_resumed_bound_a_lane_and_a_signal_have_their_time() -> None:
         assert fold(of=of_document(signalled, flow.build(), {}, None)) == [
             ("signal", 0, 0, 1_200, 4_000, outcome)
         ]
+
+
+def test_a_pause_of_the_run_is_a_span_until_it_is_resumed_or_the_run_has_ended() -> None:
+    first, second = PauseRequested(reason="night"), PauseRequested(reason="again")
+    one_step = ResumeRequested(step="loop")
+    happened = [(2_000, first), (2_500, second), (3_000, one_step), (4_000, ResumeRequested())]
+    assert [span for span in fold(*happened) if span[0] == "paused"] == [
+        ("paused", 0, 0, 2_000, 4_000, "resumed")
+    ]
+    assert ("paused", 0, 0, 2_000, 0, "") in fold((2_000, first))
+    assert ("paused", 0, 0, 2_000, 9_000, "completed") in fold((2_000, first), of=view(ENDED))
+    assert "paused" not in [span[0] for span in fold((9_500, first), of=view(ENDED))]
+    spans = timeline_of(view(), [Happened(1, 2_000, first)], {}).spans
+    assert [span.detail for span in spans if span.kind == "paused"] == ["night"]
 
 
 def test_a_map_is_one_span_and_its_chunks_are_told_when_they_are_wanted() -> None:
@@ -317,6 +332,35 @@ def test_steps_that_no_worker_executes_are_compared_by_how_they_ended() -> None:
     )
     changed = [row.changed for row in diff_runs(left, other).rows]
     assert changed == [("outcome",), ("branch",), ("items",)]
+
+
+def test_what_a_step_that_waited_was_given_and_why_it_failed_are_compared() -> None:
+    def end(kind: Any, value: Any, **fields: Any) -> Span:
+        told: dict[str, Any] = {"outcome": "completed", "output": raw(value), **fields}
+        return Span(kind=kind, step=kind, begin_ms=1, end_ms=2, **told)
+
+    def approved(by: str, at: str) -> Span:
+        return end("approval", {"approved": True, "by": by, "at": at})
+
+    left = line("r1", end("signal", {"n": 1}), approved("ada", "then"))
+    same = line("r2", end("signal", {"n": 1}), approved("ada", "now"))
+    assert diff_runs(left, same).is_same, "when it was approved is a time like others"
+    other = line("r3", end("signal", {"n": 2}), approved("bob", "then"))
+    assert [row.changed for row in diff_runs(left, other).rows] == [("output",), ("output",)]
+
+    def failed(child: str, why: str) -> Timeline:
+        failure = Failure("child_failed", f"run {child!r} failed: {why}")
+        return line(child, end("child", None, outcome="failed", detail=child, failure=failure))
+
+    assert diff_runs(failed("c1", "Boom"), failed("c2", "Boom")).is_same
+    (row,) = diff_runs(failed("c1", "Boom"), failed("c2", "Bang")).rows
+    assert row.changed == ("failures",)
+
+
+def test_what_lasts_has_lasted_until_it_was_read() -> None:
+    run = line("r1", attempt(0, "", end_ms=0), read_ms=8_000)
+    (row,) = diff_runs(run, run).rows
+    assert row.left is not None and row.left.took_ms == 7_000
 
 
 def test_two_iterations_of_a_run_are_compared_and_have_to_be_there() -> None:

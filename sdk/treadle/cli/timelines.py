@@ -17,7 +17,9 @@ BAR_CHARS = 24
 _MARKS = {
     **dict.fromkeys(("attempt", "map"), "█"),
     **dict.fromkeys(("pause", "scheduled"), "·"),
-    **dict.fromkeys(("wait", "parked", "signal", "event", "lane", "approval", "child"), "░"),
+    **dict.fromkeys(
+        ("wait", "parked", "paused", "signal", "event", "lane", "approval", "child"), "░"
+    ),
     **dict.fromkeys(("choice", "respond"), "▏"),
 }
 _BAR = 4

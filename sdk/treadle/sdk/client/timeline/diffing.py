@@ -6,7 +6,7 @@ that run did.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -186,22 +186,38 @@ def cells_of(timeline: Timeline) -> dict[tuple[str, int], Cell]:
         is_sleep = span.kind == "pause" and span.step not in timeline.loops and bool(span.detail)
         if span.kind == "attempt" or span.kind in _WHOLE_STEPS or is_sleep:
             attempts.setdefault((span.step, span.iteration), []).append(span)
-    return {place: _cell(spans) for place, spans in attempts.items()}
+    now_ms = timeline.ended_ms or timeline.read_ms
+    return {place: _cell(spans, now_ms) for place, spans in attempts.items()}
 
 
-def _cell(spans: list[Span]) -> Cell:
-    failures = [str(span.failure) for span in spans if span.failure is not None]
+def _cell(spans: list[Span], now_ms: int) -> Cell:
+    failures = [_failure(span) for span in spans if span.failure is not None]
     failures += [f"lost: {span.detail}" for span in spans if span.outcome == "lost"]
     return Cell(
         outcome=spans[-1].outcome,
         attempts=len(spans),
-        took_ms=sum(span.took_ms(span.begin_ms) for span in spans),
+        took_ms=sum(span.took_ms(now_ms) for span in spans),
         spent=spans[-1].spent,
         failures=tuple(failures),
-        output=spans[-1].output,
+        output=_output(spans[-1]),
         branch=spans[-1].detail if spans[-1].kind == "choice" else "",
         items=spans[-1].counts,
     )
+
+
+def _failure(span: Span) -> str:
+    """Return why a span failed; the run that a step has started has another id in each run."""
+    text = str(span.failure)
+    return text.replace(repr(span.detail), "of it") if span.kind == "child" else text
+
+
+def _output(span: Span) -> msgspec.Raw:
+    """Return what a step came to; when an approval was given is no part of it."""
+    if span.kind != "approval" or span.output == NO_RAW:
+        return span.output
+    given = msgspec.json.decode(span.output, type=dict[str, Any])
+    given.pop("at", None)
+    return msgspec.Raw(msgspec.json.encode(given))
 
 
 def _row(step: str, iteration: int, left: Cell | None, right: Cell | None) -> Row:

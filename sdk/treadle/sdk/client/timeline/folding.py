@@ -27,6 +27,7 @@ from treadle.sdk.messages import (
     Event,
     LaneGranted,
     MessageSent,
+    PauseRequested,
     ResumeRequested,
     RunRequested,
     SettleEvent,
@@ -46,6 +47,7 @@ _BY_THE_ENGINE: dict[str, SpanKind] = {
     "respond": "respond",
 }
 """Steps that no worker executes, and what they are in a timeline."""
+NO_OUTPUTS: Mapping[str, msgspec.Raw] = {}
 
 
 class Happened(msgspec.Struct, frozen=True):
@@ -57,10 +59,14 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 def timeline_of(
-    view: RunView, events: Iterable[Happened], delays_ms: Mapping[str, int]
+    view: RunView,
+    events: Iterable[Happened],
+    delays_ms: Mapping[str, int],
+    outputs: Mapping[str, msgspec.Raw] = NO_OUTPUTS,
 ) -> Timeline:
-    """Return the timeline of a run; ``delays_ms`` are the loop delays of its steps."""
-    fold = _Fold(view, delays_ms)
+    """Return the timeline of a run; ``delays_ms`` are the loop delays of its steps, ``outputs``
+    those of the steps that no worker executes."""
+    fold = _Fold(view, delays_ms, outputs)
     for happened in events:
         fold.add(happened)
     return Timeline(
@@ -104,9 +110,14 @@ class _Track:
 
 
 class _Fold:
-    def __init__(self, view: RunView, delays_ms: Mapping[str, int]) -> None:
+    def __init__(
+        self, view: RunView, delays_ms: Mapping[str, int], outputs: Mapping[str, msgspec.Raw]
+    ) -> None:
         self._view = view
         self._delays_ms = delays_ms
+        self._outputs = outputs
+        self._paused: Span | None = None
+        """The pause of the run that lasts."""
         self.input: msgspec.Raw | None = None
         """That of the run's request."""
         self._begin_ms = view.requested_ms
@@ -143,7 +154,12 @@ class _Fold:
                 track.seen = happened.sequence
                 if track.kind == "wait":
                     self._between(event.step, "wait", at_ms, f"{event.kind} {event.id}")
+            case PauseRequested():
+                if self._paused is None:  # A run that is paused already stays as it is.
+                    self._paused = Span(kind="paused", begin_ms=at_ms, detail=event.reason)
             case ResumeRequested():
+                if not event.step:
+                    self._unpause(at_ms, "resumed")
                 for step in [event.step] if event.step else list(self._tracks):
                     self._resume(step, at_ms)
             case _:
@@ -154,6 +170,7 @@ class _Fold:
         if self._view.status == "queued":
             queued = Span(kind="lane", begin_ms=self._begin_ms, detail=self._view.lane)
             self._spans.append(queued)
+        self._unpause(self._view.ended_ms, self._view.status if self._view.ended_ms else "")
         for step in self._view.steps:
             self._finish(step)
         return tuple(sorted(self._spans, key=lambda span: (span.begin_ms, span.end_ms or 2**62)))
@@ -236,6 +253,12 @@ class _Fold:
         kind: SpanKind = "wait" if track.kind == "wait" else "parked"
         self._between(step, kind, at_ms, "resumed")
 
+    def _unpause(self, at_ms: int, outcome: str) -> None:
+        paused, self._paused = self._paused, None
+        if paused is not None and (not at_ms or paused.begin_ms < at_ms):
+            ended = msgspec.structs.replace(paused, end_ms=at_ms, outcome=outcome)
+            self._spans.append(ended)
+
     def _track(self, step: str) -> _Track:
         track = self._tracks.get(step)
         if track is None:
@@ -316,6 +339,8 @@ class _Fold:
                 end_ms=(step.ended_ms or self._view.ended_ms) if has_ended else 0,
                 outcome=("timed out" if step.timed_out else step.status) if has_ended else "",
                 detail=detail,
+                failure=step.failure if step.status == "failed" else None,
+                output=self._outputs.get(step.id, NO_RAW),
                 counts=counts,
             )
         )

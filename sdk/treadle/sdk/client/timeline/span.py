@@ -20,6 +20,7 @@ SpanKind = Literal[
     "pause",
     "wait",
     "parked",
+    "paused",
     "signal",
     "event",
     "approval",
@@ -30,9 +31,9 @@ SpanKind = Literal[
 ]
 """``scheduled``: not to begin yet; ``lane``: queued; ``attempt``: one execution of one iteration,
 from its dispatch to its verdict; ``pause``: a delay; ``wait``: for a message or a time; ``parked``:
-at a bound; ``signal``, ``event``, ``approval``: a step that waits for one; ``choice``: a branch
-that was taken; ``child``: a step that waits for the run it has started; ``map``: a whole map, whose
-chunks have attempts of their own."""
+at a bound; ``paused``: the whole run, by a person; ``signal``, ``event``, ``approval``: a step that
+waits for one; ``choice``: a branch that was taken; ``child``: a step that waits for the run it has
+started; ``map``: a whole map, whose chunks have attempts of their own."""
 
 
 class MapCounts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -90,6 +91,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     requested_ms: int
     ended_ms: int = 0
     """0 while it lives."""
+    read_ms: int = 0
+    """When it was read: so long has lasted by then what lasts."""
     steps: tuple[str, ...] = ()
     """All steps of the workflow."""
     loops: tuple[str, ...] = ()
