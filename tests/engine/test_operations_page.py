@@ -15,7 +15,11 @@ from treadle.sdk.settings import Settings
 
 @pytest.mark.parametrize(
     ("fence", "result"),
-    [("python", 50), pytest.param("python many", {"done": 3}, marks=pytest.mark.slow)],
+    [
+        ("python", 50),
+        ("python starts", [{"started": 5}, {"there": 5}, {"started": 3}]),
+        pytest.param("python many", {"done": 3}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_page_runs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, fence: str, result: Any

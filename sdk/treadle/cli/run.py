@@ -32,7 +32,9 @@ def start(
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option("--id", metavar="RUN", help="Starting one id twice gives one run."),
+        typer.Option(
+            "--id", metavar="RUN", help="Starting one id twice gives one run; --each: RUN-1, ..."
+        ),
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -67,6 +69,19 @@ def start(
             "--version-policy", metavar="pin|latest", help="Whether its loops take newer versions."
         ),
     ] = None,
+    each: Annotated[
+        str | None,
+        typer.Option("--each", metavar="FILE|-", help="A run for each line: its input as JSON."),
+    ] = None,
+    id_by: Annotated[
+        str | None,
+        typer.Option(
+            "--id-by", metavar="EXPR", help="Of --each: the run's id, such as input['order']."
+        ),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", metavar="N", min=1, max=256, help="Of --each.")
+    ] = 16,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show what happens until it ends.")
     ] = False,
@@ -98,6 +113,16 @@ def start(
         wait=wait,
         timeout_s=timeout,
     )
+    if each is not None:
+        from treadle.cli.each import Each
+        from treadle.cli.each import start as start_each
+
+        lines = Each(each, id_by or "", at_once)
+        return start_each(url, namespace, request, lines, as_json=json)
+    if id_by is not None:
+        from treadle.sdk.errors import UserError
+
+        raise UserError("--id-by is of --each. Give --id, or the file with --each.")
     return runs.run(url, namespace, lambda client: runs.start(client, request, as_json=json))
 
 

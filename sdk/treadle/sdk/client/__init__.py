@@ -7,6 +7,7 @@ from treadle.sdk.client.explain.reason import Explanation, Reason
 from treadle.sdk.client.handle import RunHandle
 from treadle.sdk.client.listing import RunCounts, RunPage
 from treadle.sdk.client.logs import LogLine
+from treadle.sdk.client.many import Start, StartOutcome, StartReport
 from treadle.sdk.client.notes import Note
 from treadle.sdk.client.publishing import Published
 from treadle.sdk.client.streaming import StreamItem
@@ -35,6 +36,9 @@ __all__ = [
     "RunTrace",
     "RunView",
     "Span",
+    "Start",
+    "StartOutcome",
+    "StartReport",
     "StepView",
     "StreamItem",
     "Subject",

@@ -160,6 +160,15 @@ class Bulk:
         return await act_on_all(self._store, "retry", wanted, act, version)
 
 
+def check_at_once(at_once: int) -> None:
+    """Raise ``UserError`` for a number of runs that are not acted on together."""
+    if not 1 <= at_once <= AT_ONCE_MAX:
+        raise UserError(
+            f"at_once is {at_once}, and 1 to {AT_ONCE_MAX} runs are acted on together. "
+            "Choose a number between them."
+        )
+
+
 def selected(action: Action, wanted: RunsWanted) -> RunsWanted:
     """Return which runs an action is asked of; ``UserError`` for a status it is never for."""
     status = wanted.get("status")
@@ -182,11 +191,7 @@ async def act_on_all(
 ) -> BulkReport:
     """Act on each run that matches; see ``Bulk``."""
     at_once, each = wanted.get("at_once", AT_ONCE), wanted.get("each")
-    if not 1 <= at_once <= AT_ONCE_MAX:
-        raise UserError(
-            f"at_once is {at_once}, and 1 to {AT_ONCE_MAX} runs are acted on together. "
-            "Choose a number between them."
-        )
+    check_at_once(at_once)
     chosen = filter_of(selected(action, wanted))
     gate = asyncio.Semaphore(at_once)
     counts: Counter[str] = Counter()

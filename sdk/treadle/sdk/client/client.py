@@ -41,6 +41,7 @@ from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
 from treadle.sdk.client.looking import look
+from treadle.sdk.client.many import ManyStarts
 from treadle.sdk.client.operating import Operations
 from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.publishing import Published
@@ -81,7 +82,7 @@ from treadle.sdk.versions import checked_policy
 T = TypeVar("T")
 
 
-class Client(Operations, Inspection):
+class Client(Operations, Inspection, ManyStarts):
     """A connection to one namespace. Make one with ``Client.connect``."""
 
     def __init__(self, store: Store) -> None:
@@ -197,7 +198,7 @@ class Client(Operations, Inspection):
         place = placed(definition, raw, lane, singleton)
         place = place._replace(priority=check_priority(priority))
         place = place._replace(when=begins, version_policy=checked_policy(version_policy) or "")
-        run = await requests.start(self._store, name, version, raw, id, metadata, place, origin)
+        run, _ = await requests.begin(self._store, name, version, raw, id, metadata, place, origin)
         calling.link_to_run(origin)
         return RunHandle(self, run)
 

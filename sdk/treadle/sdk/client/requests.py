@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,7 +58,14 @@ STORED_LOOKS_S = (2.0, 4.0)
 """Further ones for a run whose request this client knows to be stored."""
 
 
-async def start(
+class Begun(NamedTuple):
+    """A run that is requested, and whether it was not before."""
+
+    run: str
+    is_new: bool
+
+
+async def begin(
     store: Store,
     workflow: str,
     content_hash: str,
@@ -67,8 +74,8 @@ async def start(
     metadata: Mapping[str, Given] | None,
     place: Placed,
     origin: Origin,
-) -> str:
-    """Request a run and return its id; the same id with the same request is the same run."""
+) -> Begun:
+    """Request a run; the same id with the same request is the same run."""
     request = RunRequested(
         workflow=workflow,
         definition=content_hash,
@@ -88,14 +95,14 @@ async def start(
     if run is None:
         run = new_run_id()
         await _store(store, run, "start", new_nonce(), request)
-        return run
+        return Begun(run, is_new=True)
     check_id("run id", run)
     if await _existing(store, run, request):
-        return run
+        return Begun(run, is_new=False)
     await _store(store, run, "start", new_nonce(), request)
     # Another start of this id may have been stored in between: the first one is the run.
     await _existing(store, run, request)
-    return run
+    return Begun(run, is_new=True)
 
 
 def check_input(definition: WorkflowDefinition | None, raw: bytes) -> None:

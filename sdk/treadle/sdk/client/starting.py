@@ -87,6 +87,6 @@ async def _start(
     place = placed(definition, raw, trigger.lane or None, None)
     origin = calling.origin(None)
     labels = {**trigger.metadata, TRIGGER_KEY: name, **(metadata or {})}
-    run = await requests.start(store, trigger.workflow, version, raw, run, labels, place, origin)
+    begun = await requests.begin(store, trigger.workflow, version, raw, run, labels, place, origin)
     calling.link_to_run(origin)
-    return run
+    return begun.run
