@@ -12,6 +12,7 @@ from tests.cli.conftest import Run
 from tests.client.stage import chain, done, ended, open_stage
 
 from treadle.cli import exits
+from treadle.sdk import Workflow
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import StepEntry
 from treadle.sdk.settings import Settings
@@ -72,3 +73,48 @@ def test_a_fork_names_where_it_starts_and_refuses_what_is_not_there(
     assert "no stored verdict of iteration 0" in late["message"]
     unknown = treadle(*fork, "wrap", "--json", code=exits.USAGE).json["error"]
     assert "has no step 'wrap' (it has 'first', 'loop'" in unknown["message"]
+
+
+def test_what_is_done_again_because_it_was_undone_is_named_before(
+    treadle: Run, settings: Settings
+) -> None:
+    order = Workflow("order")
+    look = order.task("look")
+    charge = order.task("charge", after=look, compensate="refund")
+    pack = order.task("pack", after=charge)
+    order.task("ship", after=pack)
+    order.task("refund")
+
+    async def story() -> None:
+        async with open_stage(settings) as stage:
+            version = await stage.client.register(order)
+            for run in ("r1", "r2"):
+                await stage.client.start("order", {"n": 1}, id=run)
+                (requested,) = [event.sequence async for event in stage.client.history(run)]
+                steps = {"look": done(), "charge": done(), "pack": done()}
+                for step in steps:
+                    await stage.register(run, step, step, ended("one"))
+                steps["ship"] = StepEntry("failed", 0, 1_000, 2_000, failure=Failure("Boom"))
+                if run == "r1":
+                    steps["refund"] = done()
+                await stage.document(
+                    run,
+                    workflow="order",
+                    definition=version,
+                    requested=requested,
+                    status="failed",
+                    failure=Failure("Boom"),
+                    failed_step="ship",
+                    steps=steps,
+                )
+
+    asyncio.run(story())
+    told = treadle("run", "fork", "r1", "--from-step", "ship", "--id", "other", "--json")
+    assert told.err.startswith(
+        "! 2 steps are executed again, although it starts from step 'ship': 'charge', 'pack'."
+    )
+    assert treadle("run", "retry", "r1").err.startswith("! 2 steps are executed again: 'charge', ")
+    assert "with 1 of its steps" in treadle("run", "show", "other").out
+    assert treadle("run", "fork", "r1", "--id", "whole").err == "", "that starts all again"
+    assert "made of run r1, with none of its steps:" in treadle("run", "show", "whole").out
+    assert treadle("run", "retry", "r2").err == "", "nothing of it was undone"

@@ -14,6 +14,7 @@ import msgspec
 
 from treadle.cli import exits, letters, output, views
 from treadle.sdk.client import Client, Note, RunView
+from treadle.sdk.client.fork_wanted import Version
 from treadle.sdk.client.raising import Raised
 from treadle.sdk.errors import (
     RunCancelled,
@@ -27,6 +28,8 @@ from treadle.sdk.versions import checked_policy
 
 QUIET_S = 2.0
 """A healthy run begins well within; only after it one wonders why nothing happens."""
+REPEATED_NAMED_MAX = 5
+"""Steps that a warning names."""
 _PRETTY = 2
 
 
@@ -226,8 +229,10 @@ async def resume(
 async def retry(
     client: Client, run_id: str, new_id: str | None, *, latest: bool, as_json: bool
 ) -> int:
+    version: Version = "latest" if latest else "same"
     await letters.warn_of_parent(client, run_id)
-    made = await client.retry(run_id, id=new_id, version="latest" if latest else "same")
+    await _warn_of_repeated(client, run_id, None, version)
+    made = await client.retry(run_id, id=new_id, version=version)
     return _made(run_id, made.id, as_json=as_json)
 
 
@@ -240,15 +245,33 @@ async def fork(
     latest: bool,
     as_json: bool,
 ) -> int:
+    version: Version = "latest" if latest else "same"
+    if place.step is not None:
+        await _warn_of_repeated(client, run_id, place.step, version)
     made = await client.fork(
         run_id,
         from_step=place.step,
         iteration=place.iteration,
         input=place.input if place.has_input else msgspec.UNSET,
         id=new_id,
-        version="latest" if latest else "same",
+        version=version,
     )
     return _made(run_id, made.id, as_json=as_json)
+
+
+async def _warn_of_repeated(client: Client, run: str, step: str | None, version: Version) -> None:
+    """Say which steps are executed again that one would think are taken over."""
+    again = await client.repeated_steps(run, from_step=step, version=version)
+    if again:
+        some = ", ".join(map(repr, again[:REPEATED_NAMED_MAX]))
+        more = len(again) - REPEATED_NAMED_MAX
+        names = f"{some} and {more} more" if more > 0 else some
+        but = f", although it starts from step {step!r}" if step else ""
+        steps = "1 step is" if len(again) == 1 else f"{len(again)} steps are"
+        output.remark(
+            f"! {steps} executed again{but}: {names}. Run {run} was compensated: these steps were "
+            "undone, or depend on one that was"
+        )
 
 
 def _made(source: str, run_id: str, *, as_json: bool) -> int:

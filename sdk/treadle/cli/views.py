@@ -122,7 +122,7 @@ def _facts(view: RunView) -> list[str]:
 def _forked(fork: ForkedFrom) -> str:
     at = f" at iteration {fork.iteration}" if fork.iteration >= 0 else ""
     where = f" from step {fork.step!r}{at}" if fork.step else ""
-    kept = f", with {fork.kept} of its steps" if fork.kept else ""
+    kept = f", with {fork.kept or 'none'} of its steps"
     see = output.command(f"treadle run show {fork.run}")
     return f"made of run {fork.run}{where}{kept}: {see}"
 

@@ -21,10 +21,23 @@ def kept_steps(old: Graph, new: Graph, run: RunDocument, start: str = "") -> dic
 
     Both graphs have the steps that the run's planners have planned.
     """
-    again = depends_on(old, _undone(old, run))
+    return _kept(old, new, run, start, depends_on(old, _undone(old, run)))
+
+
+def repeated_steps(old: Graph, new: Graph, run: RunDocument, start: str = "") -> tuple[str, ...]:
+    """Return the completed steps that such a fork executes again only because they were undone, or
+    depend on one that was."""
+    kept = kept_steps(old, new, run, start)
+    if_not_undone = _kept(old, new, run, start, set())
+    return tuple(step for step in if_not_undone if step not in kept and _done(run, step))
+
+
+def _kept(
+    old: Graph, new: Graph, run: RunDocument, start: str, again: set[str]
+) -> dict[str, StepEntry]:
     if run.failed_step:
         behind = depends_on(old, (run.failed_step,))
-        again |= {step for step in behind if step == run.failed_step or not _done(run, step)}
+        again = again | {step for step in behind if step == run.failed_step or not _done(run, step)}
     if start:
         again |= depends_on(old, (start,))
     changed = [

@@ -20,7 +20,7 @@ from treadle.sdk import payload, spending
 from treadle.sdk.cancel_on import is_cancel_id
 from treadle.sdk.client import requests
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.client.fork_plan import kept_steps
+from treadle.sdk.client.fork_plan import kept_steps, repeated_steps
 from treadle.sdk.client.fork_wanted import Version, Wanted, check_input_of, is_same, value
 from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import put_together, step_output
@@ -138,6 +138,15 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
     await _put(store, new_run, msgspec.structs.replace(request, fork=forked), "start")
     await _is_there(store, new_run, request, given_input)
     return Made(new_run, is_new=True)
+
+
+async def repeated(store: Store, run: str, wanted: Wanted) -> tuple[str, ...]:
+    """Return the steps that a fork executes again because they were undone; see ``fork_plan``."""
+    document = await requests.require(store, run)
+    if document is None or not (wanted.step or wanted.is_retry):
+        return ()
+    graphs = await graphs_of(store, document, wanted.version)
+    return repeated_steps(graphs.old, graphs.new, document, wanted.step)
 
 
 # ---------------------------------------------------------------- the source

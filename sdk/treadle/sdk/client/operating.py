@@ -94,6 +94,18 @@ class Operations:
         wanted = fork_wanted.asked(from_step, iteration, input, id, version)
         return await self._fork(run, wanted, trace)
 
+    async def repeated_steps(
+        self, run: str, *, from_step: str | None = None, version: Version = "same"
+    ) -> tuple[str, ...]:
+        """Return the completed steps that a fork from a step, or a retry, executes again only
+        because their effects were undone, or follow from some that were.
+
+        Whoever does not want that, because a payment would be made twice, asks before.
+        """
+        wanted = fork_wanted.asked(from_step, None, UNSET, None, version)
+        wanted = wanted if from_step is not None else fork_wanted.retried(None, version)
+        return await forking.repeated(self._store, run, wanted)
+
     async def _fork(self, run: str, wanted: Wanted, trace: TraceMode | None) -> RunHandle:
         origin = calling.origin(trace)
         made = await forking.fork(self._store, run, wanted, origin)
