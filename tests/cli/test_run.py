@@ -142,6 +142,7 @@ def test_how_a_run_ended_is_the_exit_code(treadle: Run, prepare: Prepare) -> Non
         bad = {"status": "failed", "failure": failure, "failed_step": "first", "steps": steps}
         await stage.document("bad", **bad)
         await stage.document("off", status="cancelled", failure=Failure("cancelled", "why"))
+        await stage.document("back", status="running", undoing="failed", failure=failure)
 
     prepare(story)
     failed = treadle("run", "result", "bad", code=exits.RUN_FAILED)
@@ -154,6 +155,9 @@ def test_how_a_run_ended_is_the_exit_code(treadle: Run, prepare: Prepare) -> Non
     )
     assert "line 2" in treadle("run", "show", "bad").out
     treadle("run", "watch", "off", code=exits.RUN_CANCELLED)
+    assert "cancelled already" in treadle("run", "cancel", "off").out
+    assert "treadle run cancel back --now" in treadle("run", "cancel", "back").out
+    assert "is stored" in treadle("run", "cancel", "back", "--now").out
     gone = treadle("run", "show", "gone", "--json", code=exits.UNKNOWN).json["error"]
     assert gone["type"] == "UnknownRun"
     treadle("run", "start", "flo", code=exits.UNKNOWN)

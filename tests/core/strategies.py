@@ -430,7 +430,7 @@ run_events = st.one_of(
     answers,
     matches,
     timers,
-    st.builds(CancelRequested, reason=st.just("asked")),
+    st.builds(CancelRequested, reason=st.just("asked"), now=st.booleans()),
     st.builds(PauseRequested, reason=st.just("held")),
     resumes,
     st.just(RunRequested(workflow="w", definition="h")),

@@ -293,9 +293,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.store(event)
 
     @precondition(lambda self: len(self.world.log) > 15)
-    @rule()
-    def the_run_is_cancelled(self) -> None:
-        self.world.store(CancelRequested())
+    @rule(now=st.sampled_from((False, False, True)))
+    def the_run_is_cancelled(self, now: bool) -> None:
+        self.world.store(CancelRequested(now=now))
 
     # ---------------------------------------------------------------- what holds
 

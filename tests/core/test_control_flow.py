@@ -18,7 +18,7 @@ from treadle.engine.core.turns import turn_of
 from treadle.sdk import Workflow
 from treadle.sdk.definition import SignalStep, SleepStep, TaskStep, WorkStep
 from treadle.sdk.given import failed_before, shape_of
-from treadle.sdk.messages import CancelRequested, Failure, TimerFired
+from treadle.sdk.messages import CancelRequested, Failure, PauseRequested, TimerFired
 from treadle.sdk.run import UNDER_WAY, has_output
 from treadle.sdk.subjects import chunk_id
 from treadle.sdk.testing import simulate
@@ -327,11 +327,51 @@ def test_a_compensation_that_fails_does_not_keep_the_others_from_running() -> No
     assert (end.status, end.failure, walk.status("undo-b")) == ("failed", BROKEN, "failed")
 
 
-def test_a_cancelled_run_undoes_too_and_a_second_cancel_ends_it() -> None:
+def test_a_cancelled_run_undoes_too_and_a_second_cancel_changes_nothing() -> None:
     walk = saga()
     run = walk.send(CancelRequested(reason="changed my mind"))
     assert (run.status, run.undoing, walk.status("undo-b")) == ("running", "cancelled", "active")
-    end = walk.send(CancelRequested(reason="now"))
+    assert walk.send(CancelRequested(reason="again")) is run
+
+
+def test_a_failed_run_that_undoes_is_not_cut_off_by_a_cancel() -> None:
+    walk = saga()
+    undoing = walk.send(StepEnded("c", "failed", 1, BROKEN))
+    assert undoing.undoing == "failed"
+    assert walk.send(CancelRequested(reason="it looks stuck")) is undoing
+
+
+def test_a_cancel_ends_the_pause_of_a_run_that_undoes_and_comes_again_without_effect() -> None:
+    walk = saga()
+    walk.send(PauseRequested())
+    held = walk.send(StepEnded("c", "failed", 1, BROKEN))
+    assert (held.status, held.undoing, walk.status("undo-b")) == ("paused", "failed", "waiting")
+    run = walk.send(CancelRequested())
+    assert (run.status, run.undoing, walk.status("undo-b")) == ("running", "failed", "active")
+    cancelled = walk.sequence
+    paused = walk.send(PauseRequested())
+    assert walk.send(CancelRequested(), sequence=cancelled) is paused
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_is_cancelled_now_undoes_nothing(fails: bool) -> None:
+    walk = saga()
+    if fails:
+        walk.send(StepEnded("c", "failed", 1, BROKEN))
+    end = walk.send(CancelRequested(reason="now", now=True))
+    began = "cancelled" if fails else "waiting"
+    assert (end.status, end.undoing, walk.status("undo-b"), walk.status("undo-a")) == (
+        "cancelled",
+        "",
+        began,
+        "waiting",
+    )
+
+
+def test_a_cancel_that_says_now_ends_what_a_cancel_has_begun_to_undo() -> None:
+    walk = saga()
+    walk.send(CancelRequested())
+    end = walk.send(CancelRequested(reason="now", now=True))
     assert (end.status, walk.status("undo-b"), walk.status("undo-a")) == (
         "cancelled",
         "cancelled",

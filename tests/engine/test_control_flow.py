@@ -15,6 +15,7 @@ from tests.engine.stand import Stand
 from tests.pages import program_of
 
 from treadle.sdk import RunCancelled, RunFailed, Workflow
+from treadle.sdk.messages import CancelRequested
 from treadle.sdk.testing import simulate
 from treadle.worker import TaskContext, Worker
 
@@ -224,7 +225,7 @@ def test_a_run_undoes_what_has_completed_and_stops_what_has_not(play: Play) -> N
     play(story)
 
 
-def test_a_second_cancel_ends_a_run_that_undoes(play: Play) -> None:
+def test_a_second_cancel_takes_nothing_back_unless_it_says_now(play: Play) -> None:
     workflow = Workflow("hurried")
     workflow.task("book", "quick", compensate="unbook")
     workflow.wait_for_signal("never", after="book")
@@ -247,8 +248,15 @@ def test_a_second_cancel_ends_a_run_that_undoes(play: Play) -> None:
                     view.step("book").status == "completed" and view.step("unbook").status == status
                 ),
             )
-            await stand.client.cancel("r1")
-        with pytest.raises(RunCancelled):
+            is_asked = await stand.client.cancel("r1")
+            assert is_asked is (status == "waiting")
+        report = await stand.client.bulk.cancel(workflow="hurried")
+        assert report.counts == {"unchanged": 1}
+        # As two clients that ask at the same moment do: it is stored after all.
+        await stand.publish(CancelRequested(reason="me too"), "r1")
+        assert await stand.client.cancel("r1", "leave it", now=True)
+        with pytest.raises(RunCancelled, match="leave it"):
             await stand.client.result("r1", timeout_s=15)
+        assert (await stand.client.get("r1")).step("unbook").status == "cancelled"
 
     play(story)

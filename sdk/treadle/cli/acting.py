@@ -21,6 +21,7 @@ from treadle.cli.options import Json, Namespace, RunId, Url
 
 OneRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Id of the run, or --all.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with the run.")]
+Now = Annotated[bool, typer.Option("--now", help="Undo nothing, or nothing more.")]
 All = Annotated[bool, typer.Option("--all", help="Not one run, but all that match.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Of --all: only say which runs they are.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Of --all: do not ask.")]
@@ -42,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
 def cancel(
     run: OneRun = None,
     reason: Reason = "",
+    now: Now = False,
     all_: All = False,
     workflow: OfWorkflow = None,
     status: WithStatus = None,
@@ -57,14 +59,14 @@ def cancel(
     url: Url = None,
     namespace: Namespace = None,
 ) -> int:
-    """Cancel a run, or all that match."""
+    """Cancel a run, or all that match. What they have done is undone first, without --now."""
     from treadle.cli import bulk, runs
 
     wanted = read_wanted(workflow, status, where, since, until, lane, parent)
     many = bulk.Many("cancel", wanted, dry_run=dry_run, yes=yes, at_once=at_once)
     acts = bulk.Acts(
-        lambda client, one: runs.cancel(client, one, reason, as_json=json),
-        lambda client, over: client.bulk.cancel(reason=reason, **over),
+        lambda client, one: runs.cancel(client, one, reason, now=now, as_json=json),
+        lambda client, over: client.bulk.cancel(reason=reason, now=now, **over),
     )
     return bulk.one_or_all(run, many, acts, all_=all_, url=url, namespace=namespace, as_json=json)
 

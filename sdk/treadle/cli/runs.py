@@ -204,9 +204,20 @@ async def result(client: Client, run_id: str, timeout_s: float | None, *, as_jso
     return exits.OK
 
 
-async def cancel(client: Client, run_id: str, reason: str, *, as_json: bool) -> int:
-    await client.cancel(run_id, reason)
-    return _asked(run_id, "cancel", as_json=as_json)
+async def cancel(client: Client, run_id: str, reason: str, *, now: bool, as_json: bool) -> int:
+    if await client.cancel(run_id, reason, now=now):
+        return _asked(run_id, "cancel", as_json=as_json)
+    view = await client.get(run_id)
+    if as_json:
+        output.emit({"run": run_id, "requested": "", "status": view.status})
+    elif view.is_terminal:
+        output.say(f"run {run_id} is {view.status} already")
+    else:
+        output.say(
+            f"run {run_id} undoes what it has done already: treadle explain {run_id}; to end it "
+            f"with what is not undone yet: treadle run cancel {run_id} --now"
+        )
+    return exits.OK
 
 
 async def pause(client: Client, run_id: str, reason: str, *, as_json: bool) -> int:

@@ -143,8 +143,6 @@ class RunDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     failed_step: str = ""
     undoing: Literal["", "failed", "cancelled"] = ""
     """How the run ends once its compensations are over; empty while nothing is undone."""
-    undoing_since: str = ""
-    """Id of the event with which that began: coming again, it is no second cancel."""
     requested: int = 0
     """Sequence of the RunRequested event in the events stream: the input is there."""
     requested_ms: int = 0

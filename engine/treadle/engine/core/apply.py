@@ -35,7 +35,15 @@ from treadle.engine.core.forking import Taken, first_steps, taken_over
 from treadle.engine.core.maps import chunk_ended
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.plan import Plan
-from treadle.engine.core.progress import go_on, over, settled, stop, undo, with_step
+from treadle.engine.core.progress import (
+    go_on,
+    goes_on_undoing,
+    over,
+    settled,
+    stop,
+    undo,
+    with_step,
+)
 from treadle.engine.core.signals import consume, receive
 from treadle.engine.core.undoing import end
 from treadle.sdk.definition import (
@@ -201,9 +209,11 @@ def apply(plan: Plan, run: RunDocument, event: RunEvent, moment: Moment) -> RunD
             ended = waits.matched(plan, run, event, moment)
             return _step_ended(plan, run, ended, moment) if ended else run
         case CancelRequested():
-            if run.undoing_since == moment.id:
-                return run
             failure = Failure("cancelled", event.reason, retryable=False)
+            if event.now:
+                return end(pausing.lifted(run, moment), "cancelled", moment, failure=failure)
+            if run.undoing:
+                return goes_on_undoing(plan, run, moment)
             return stop(plan, run, "cancelled", moment, failure=failure)
         case RunSuperseded():
             return singletons.superseded(plan, run, event, moment)

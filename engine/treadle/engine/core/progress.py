@@ -91,7 +91,7 @@ def stop(
     failure: Failure,
     step: str = "",
 ) -> RunDocument:
-    """Let the run end like this, after what has to be undone; a run that is undoing ends now.
+    """Let the run end like this, after what has to be undone.
 
     A cancel ends the run's pause: it has to undo what is to be.
     """
@@ -99,6 +99,15 @@ def stop(
         run = pausing.lifted(run, moment)
     stopped = undoing.begins(plan, run, status, moment, failure=failure, step=step)
     return stopped if stopped.is_terminal else undo(plan, stopped, moment)
+
+
+def goes_on_undoing(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:
+    """Return a run that is undoing and cancelled again: its pause is over, and nothing else."""
+    lifted = pausing.lifted(run, moment)
+    if lifted is run:
+        return run
+    shown = msgspec.structs.replace(lifted, status=pausing.shown(lifted, "running"))
+    return undo(plan, shown, moment)
 
 
 def undo(plan: Plan, run: RunDocument, moment: Moment) -> RunDocument:

@@ -3,7 +3,8 @@
     running | parked ──failure | cancel──> undoing ──each completed step, newest first──> its end
 
 Whatever was under way is cancelled first. A compensation that fails for good is seen in its step;
-the others still run. A cancel of a run that is undoing ends it at once.
+the others still run. A cancel of a run that is undoing changes nothing: it may be the same wish,
+said twice. Only one that says ``now`` ends it at once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ def end(
         failed_step=step,
         ended_ms=moment.ms,
         undoing="",
-        undoing_since="",
     )
 
 
@@ -48,7 +48,7 @@ def begins(
     step: str = "",
 ) -> RunDocument:
     """Return a run that is to end like this: undoing what has to be undone, or ended."""
-    if run.undoing or next_to_undo(plan, run) is None:
+    if next_to_undo(plan, run) is None:
         return end(run, status, moment, failure=failure, step=step)
     return msgspec.structs.replace(
         _halted(run, moment),
@@ -56,7 +56,6 @@ def begins(
         failure=failure,
         failed_step=step,
         undoing=status,
-        undoing_since=moment.id,
     )
 
 

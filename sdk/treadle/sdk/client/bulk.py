@@ -114,12 +114,17 @@ class Bulk:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def cancel(self, *, reason: str = "", **wanted: Unpack[Over]) -> BulkReport:
-        """Cancel all runs that match and have not ended."""
+    async def cancel(
+        self, *, reason: str = "", now: bool = False, **wanted: Unpack[Over]
+    ) -> BulkReport:
+        """Cancel all runs that match and have not ended; those that undo already go on with it.
+
+        With ``now`` nothing is undone, or nothing more.
+        """
 
         async def act(view: RunView) -> BulkOutcome:
-            await requests.cancel(self._store, view.id, reason)
-            return _done(view)
+            is_asked = await requests.cancel(self._store, view.id, reason, now=now)
+            return _done(view, was_there=not is_asked)
 
         return await act_on_all(self._store, "cancel", wanted, act)
 

@@ -127,6 +127,8 @@ def of_stored(run: str, sequence: int, time_ms: int, raw: bytes) -> RunEvent:
             return _with(base, step=event.step, name=name, value=event.payload)
         case RunSuperseded():
             return _with(base, detail=event.by)
+        case CancelRequested(now=True):
+            return _with(base, detail=": ".join(filter(None, ("at once", event.reason))))
         case CancelRequested() | PauseRequested():
             return _with(base, detail=event.reason)
         case ResumeRequested():

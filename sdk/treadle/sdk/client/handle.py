@@ -95,9 +95,9 @@ class RunHandle:
         """Send a signal: see ``Client.signal``."""
         return await self._client.signal(self.id, name, payload, id)
 
-    async def cancel(self, reason: str = "") -> None:
+    async def cancel(self, reason: str = "", *, now: bool = False) -> bool:
         """Cancel the run: see ``Client.cancel``."""
-        await self._client.cancel(self.id, reason)
+        return await self._client.cancel(self.id, reason, now=now)
 
     async def send(
         self, step: str, payload: object, kind: MessageKind = "steer", id: str | None = None

@@ -35,9 +35,14 @@ class Operations:
         """Return a handle of a run that was started elsewhere; nothing is looked up."""
         return RunHandle(cast("Client", self), check_id("run id", run))
 
-    async def cancel(self, run: str, reason: str = "") -> None:
-        """Cancel a run. It is final once ``result`` or ``watch`` say so."""
-        await requests.cancel(self._store, run, reason)
+    async def cancel(self, run: str, reason: str = "", *, now: bool = False) -> bool:
+        """Cancel a run, which undoes what it has to: final once ``result`` or ``watch`` say so.
+
+        ``now`` undoes nothing, or nothing more. False if there was nothing to ask for: the run is
+        cancelled already, or undoes what it has done. Raises ``RunConflict`` if it has ended
+        otherwise.
+        """
+        return await requests.cancel(self._store, run, reason, now=now)
 
     async def pause(self, run: str, reason: str = "") -> None:
         """Start nothing more of a run until it is resumed: see ``docs/operations.md``.

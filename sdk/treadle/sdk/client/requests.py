@@ -155,8 +155,8 @@ async def signal(store: Store, run: str, name: str, value: object, signal_id: st
     return signal_id
 
 
-async def cancel(store: Store, run: str, reason: str) -> None:
-    """Ask for the run's end; a run that is cancelled already stays as it is.
+async def cancel(store: Store, run: str, reason: str, *, now: bool = False) -> bool:
+    """Ask for the run's end; False if it is cancelled already, or undoes what it has done.
 
     Also of a run whose document cannot be read: the engine ends it by its request.
     """
@@ -166,13 +166,16 @@ async def cancel(store: Store, run: str, reason: str) -> None:
         document = None
     if document is not None and document.is_terminal:
         if document.status == "cancelled":
-            return
+            return False
         raise RunConflict(
             run,
             f"has ended as {document.status} and cannot be cancelled",
             f"See it: `treadle run show {run}`.",
         )
-    await _store(store, run, "cancel", new_nonce(), CancelRequested(reason=reason))
+    if document is not None and document.undoing and not (document.is_paused or now):
+        return False
+    await _store(store, run, "cancel", new_nonce(), CancelRequested(reason=reason, now=now))
+    return True
 
 
 async def pause(store: Store, run: str, reason: str) -> None:

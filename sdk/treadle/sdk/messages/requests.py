@@ -84,7 +84,11 @@ class MessageSent(FromClient, frozen=True, tag="run.message", tag_field="event",
 class CancelRequested(
     FromClient, frozen=True, tag="run.cancel_requested", tag_field="event", kw_only=True
 ):
+    """End the run, after what it has to undo."""
+
     reason: str = ""
+    now: bool = False
+    """Undo nothing, or nothing more."""
 
 
 class PauseRequested(
