@@ -265,16 +265,22 @@ def test_engine_and_worker_stop_on_sigterm_and_a_worker_may_be_first(
     engine = start("engine", "--json", settings=settings)
     engine.says('"msg":"engine.ready')
     worker.says("worker.ready")
-    assert worker.end() == engine.end() == exits.OK
+    (tmp_path / "old.py").write_text(APP.replace("max_iterations=5", "max_iterations=4"))
+    old = start("worker", "old.py", "--no-register", settings=settings)
+    old.says("worker.ready")
+    shown = start("workflow", "show", "count", settings=settings)
+    shown.says("max_iterations: 5")
+    assert old.end() == worker.end() == engine.end() == exits.OK
     assert all(msgspec.json.decode(line)["ts"] for line in engine.lines)
 
 
-def test_a_gateway_stops_on_sigterm_and_says_when_its_port_is_taken(
+def test_a_gateway_may_be_first_stops_on_sigterm_and_says_when_its_port_is_taken(
     start: Start, settings: Settings
 ) -> None:
+    gateway = start("http", "--port", "0", settings=settings)
+    gateway.says("http.waiting")
     engine = start("engine", "--json", settings=settings)
     engine.says('"msg":"engine.ready')
-    gateway = start("http", "--port", "0", settings=settings)
     port = gateway.says("listening on ").partition("127.0.0.1:")[2].partition(":")[0]
     second = start("http", "--port", port, settings=settings)
     second.says("Choose another --port")

@@ -25,6 +25,7 @@ from treadle.sdk import (
     Workflow,
 )
 from treadle.sdk.client import requests
+from treadle.sdk.definition import content_hash, to_plain
 from treadle.sdk.messages import Failure
 from treadle.sdk.run import StepEntry
 from treadle.sdk.server import NatsServer
@@ -45,6 +46,36 @@ def test_a_start_is_durable_while_no_engine_is_up(own_server: NatsServer, namesp
         assert "requested, not yet taken by an engine" in [note.text for note in view.notes]
         assert "treadle engine" in [note.command for note in view.notes]
         assert [view.id for view in await stage.client.list()] == ["r1"]
+
+    play(settings, story)
+
+
+def test_who_makes_an_older_version_the_newest_again_is_warned(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    def version(most: int) -> Workflow[None]:
+        workflow = Workflow("flow")
+        workflow.agent_loop("loop", max_iterations=most)
+        return workflow
+
+    async def story(stage: Stage) -> None:
+        old = await stage.client.register(version(1))
+        new = await stage.client.register(version(2))
+        await stage.client.register(version(2))
+        assert not caplog.records, "a new version is the newest, and the same again changes nothing"
+        await stage.client.start(version(1), id="r1")
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert told.startswith(
+            f"workflow.older-version workflow=flow version={old} instead_of={new}: "
+        )
+        caplog.clear()
+        # Another process has stored it, and is about to say that it is the newest.
+        definition = version(3).build()
+        subject = stage.subjects.workflow_version("flow", content_hash(definition))
+        raw = msgspec.json.encode(to_plain(definition), order="sorted")
+        await stage.js.store(subject, raw)
+        await stage.client.register(definition)
+        assert not caplog.records
 
     play(settings, story)
 

@@ -140,6 +140,15 @@ def http(
 
 def worker(
     app: AppFile,
+    no_register: Annotated[
+        bool,
+        typer.Option(
+            "--no-register",
+            envvar="TREADLE_WORKER_NO_REGISTER",
+            show_envvar=True,
+            help="Leave the registered versions as they are.",
+        ),
+    ] = False,
     metrics_port: Annotated[int | None, _metrics_port("TREADLE_WORKER_METRICS_PORT")] = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json: Json = False,
@@ -151,4 +160,4 @@ def worker(
     from treadle.cli.serving import serve_worker
 
     metrics = Endpoint(metrics_port, metrics_host)
-    return serve_worker(app, url, namespace, metrics, as_json=json)
+    return serve_worker(app, url, namespace, metrics, registers=not no_register, as_json=json)

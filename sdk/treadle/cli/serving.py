@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from treadle.cli.app import App
     from treadle.worker import Worker
 
-NAMESPACE_POLL_S = 0.5
-
 
 class Kept(NamedTuple):
     """How long an engine keeps what is over."""
@@ -116,6 +114,7 @@ def serve_worker(
     namespace: str | None,
     metrics: meters.Endpoint,
     *,
+    registers: bool,
     as_json: bool,
 ) -> int:
     """Register a file's workflows and run its worker until SIGTERM or Ctrl-C."""
@@ -130,7 +129,7 @@ def serve_worker(
     worker = app.worker_of(loaded)
     if not as_json:
         _remark_unserved(loaded, worker)
-    if loaded.workflows:
+    if loaded.workflows and registers:
         asyncio.run(_register(loaded, settings))
     # After the import: the file may set a provider of its own.
     with meters.metering(metrics, role="worker"):
@@ -144,20 +143,20 @@ async def _register(loaded: App, settings: Settings) -> None:
     from treadle.sdk.bus.jetstream import JetStream
     from treadle.sdk.client import Client
     from treadle.sdk.client.store import Store
-    from treadle.sdk.namespace import find_namespace
+    from treadle.sdk.namespace import awaited_namespace
 
     connection = await Connection.open(settings, name="treadle-register")
     try:
         js = JetStream(connection, message_ids=settings.message_ids)
-        subjects = await find_namespace(js, settings)
-        if subjects is None:
+
+        def tell() -> None:
             output.remark(
                 f"namespace {settings.namespace!r} is not set up on this server yet; waiting for "
                 "an engine to do it: treadle engine"
             )
-        while subjects is None:
-            await asyncio.sleep(NAMESPACE_POLL_S)
-            subjects = await find_namespace(js, settings)
+
+        subjects = await awaited_namespace(js, settings, asyncio.Event(), tell)
+        assert subjects is not None, "nothing has stopped it"
         client = Client(Store(js, subjects))
         for definition in loaded.workflows:
             await client.register(definition)

@@ -5,6 +5,9 @@ They are stored once, when the first engine sets the namespace up, and read by a
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import msgspec
 
 from treadle.sdk.bus.jetstream import JetStream
@@ -23,6 +26,9 @@ class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: int = 1
 
 
+NAMESPACE_POLL_S = 0.5
+"""Between two looks for a namespace that no engine has set up yet."""
+
 _decoder = msgspec.json.Decoder(NamespaceRecord)
 
 
@@ -37,6 +43,29 @@ async def find_namespace(js: JetStream, settings: Settings) -> Subjects | None:
         return None
     record = read(_decoder, stored)
     return Subjects(settings.namespace, record.partitions)
+
+
+async def awaited_namespace(
+    js: JetStream, settings: Settings, stopping: asyncio.Event, tell: Callable[[], None]
+) -> Subjects | None:
+    """Return the subjects of the namespace once an engine has set it up; None if it stops first.
+
+    ``tell`` is called once, if there is something to wait for.
+    """
+    is_told = False
+    while not stopping.is_set():
+        subjects = await find_namespace(js, settings)
+        if subjects is not None:
+            return subjects
+        if not is_told:
+            is_told = True
+            tell()
+        try:
+            async with asyncio.timeout(NAMESPACE_POLL_S):
+                await stopping.wait()
+        except TimeoutError:
+            pass
+    return None
 
 
 async def open_namespace(js: JetStream, settings: Settings) -> Subjects:

@@ -34,7 +34,7 @@ from treadle.sdk.errors import HandlerError
 from treadle.sdk.identifier import ID_CHARS_MAX
 from treadle.sdk.ids import check_id
 from treadle.sdk.messages import CancelNotice, WorkerPresence
-from treadle.sdk.namespace import find_namespace
+from treadle.sdk.namespace import awaited_namespace
 from treadle.sdk.presence import host_id
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import MAIN_DOMAIN, Subjects
@@ -72,7 +72,6 @@ CONCURRENCY = 64
 """Executions at once by default: LLM and tool calls wait, they do not compute."""
 DRAIN_TIMEOUT_S = 30.0
 """What running handlers get on SIGTERM; orchestrators usually kill after as long."""
-NAMESPACE_POLL_S = 0.5
 
 _decode_notice = msgspec.json.Decoder(CancelNotice).decode
 
@@ -288,24 +287,15 @@ class Worker:
 
     async def _namespace(self, js: JetStream, settings: Settings) -> Subjects | None:
         assert self._stopping is not None
-        is_told = False
-        while not self._stopping.is_set():
-            subjects = await find_namespace(js, settings)
-            if subjects is not None:
-                return subjects
-            if not is_told:
-                is_told = True
-                _log.warning(
-                    "worker.waiting namespace=%s: no engine has set it up on this server yet. "
-                    "Start one: treadle engine",
-                    settings.namespace,
-                )
-            try:
-                async with asyncio.timeout(NAMESPACE_POLL_S):
-                    await self._stopping.wait()
-            except TimeoutError:
-                pass
-        return None
+
+        def tell() -> None:
+            _log.warning(
+                "worker.waiting namespace=%s: no engine has set it up on this server yet. "
+                "Start one: treadle engine",
+                settings.namespace,
+            )
+
+        return await awaited_namespace(js, settings, self._stopping, tell)
 
     def _presence(self) -> WorkerPresence:
         host = socket.gethostname().partition(".")[0]

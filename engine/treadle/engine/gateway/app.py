@@ -20,11 +20,12 @@ from treadle.engine.gateway.calls import Calls
 from treadle.engine.gateway.finding import Finder
 from treadle.engine.gateway.hooks import Hooks
 from treadle.engine.gateway.replies import Refusal
-from treadle.sdk.bus.connection import Unknown
-from treadle.sdk.bus.jetstream import ApiError
+from treadle.sdk.bus.connection import Connection, Unknown
+from treadle.sdk.bus.jetstream import ApiError, JetStream
 from treadle.sdk.client.store import Store
 from treadle.sdk.errors import ServerError, StoredUnreadable, UserError, clause
 from treadle.sdk.log_fields import spaced
+from treadle.sdk.namespace import awaited_namespace
 from treadle.sdk.settings import Settings
 
 CONNECTIONS_MAX = 1_000
@@ -52,17 +53,30 @@ class Gateway:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serve until ``stop``. Raises ``ServerError`` if NATS cannot be used."""
+        """Serve until ``stop``, as soon as an engine has set up the namespace.
+
+        Raises ``ServerError`` if NATS cannot be used.
+        """
         try:
-            store = await Store.open(self._settings, name="treadle-http")
+            connection = await Connection.open(self._settings, name="treadle-http")
         except BaseException:
             self._socket.close()
             raise
         try:
-            await self._serve(app_of(store, self._stopping))
+            js = JetStream(connection, message_ids=self._settings.message_ids)
+            subjects = await awaited_namespace(js, self._settings, self._stopping, self._tell)
+            if subjects is not None:
+                await self._serve(app_of(Store(js, subjects), self._stopping))
         finally:
             self._socket.close()
-            await store.close()
+            await connection.close()
+
+    def _tell(self) -> None:
+        _log.warning(
+            "http.waiting namespace=%s: no engine has set it up on this server yet. "
+            "Start one: treadle engine",
+            self._settings.namespace,
+        )
 
     async def _serve(self, app: Starlette) -> None:
         config = uvicorn.Config(

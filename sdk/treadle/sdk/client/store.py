@@ -8,6 +8,7 @@ where a later look corrects them.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -34,6 +35,7 @@ FULL_S = 1.0
 """How long a client offers a full store what it has to say: whoever waits for the answer acts on
 it. Engines and workers wait longer, for room."""
 
+_log = logging.getLogger("treadle.client")
 _registers: msgspec.json.Decoder[Register] = msgspec.json.Decoder(Register)
 _documents = msgspec.json.Decoder(RunDocument)
 _definitions = msgspec.json.Decoder(WorkflowDefinition)
@@ -173,15 +175,34 @@ class Store:
         return dict(sorted(found.items()))
 
     async def put_definition(self, definition: WorkflowDefinition, content_hash: str) -> None:
-        """Store a version and make it the newest; nothing is written that already stands."""
+        """Store a version and make it the newest; nothing is written that already stands.
+
+        Warns if it is an older one, which was another's predecessor before.
+        """
         s = self.subjects
         version = s.workflow_version(definition.name, content_hash)
-        if await self.js.last(s.workflows_stream, version) is None:
+        known = await self.js.last(s.workflows_stream, version)
+        if known is None:
             raw = msgspec.json.encode(to_plain(definition), order="sorted")
             await self.js.store(version, raw, full_s=FULL_S)
-        if await self.latest(definition.name) != content_hash:
-            latest = msgspec.json.encode(_Latest(content_hash))
-            await self.js.store(s.workflow_latest(definition.name), latest, full_s=FULL_S)
+        newest = await self.js.last(s.workflows_stream, s.workflow_latest(definition.name))
+        newest_hash = read(_latest, newest).hash if newest and newest.data else None
+        if newest_hash == content_hash:
+            return
+        latest = msgspec.json.encode(_Latest(content_hash))
+        await self.js.store(s.workflow_latest(definition.name), latest, full_s=FULL_S)
+        # Else it is new, and somebody else has stored it just now.
+        if known and newest and newest_hash and known.sequence < newest.sequence:
+            _log.warning(
+                "workflow.older-version workflow=%s version=%s instead_of=%s: a version that was "
+                "registered before is the newest again, because this process has it. New runs take "
+                "it. If that is not meant, update or end this process (a worker with --no-register "
+                "registers nothing, and clients start runs by name) and register the other one "
+                "again: treadle workflow register FILE",
+                definition.name,
+                content_hash,
+                newest_hash,
+            )
 
     # ---------------------------------------------------------------- triggers
 
