@@ -341,7 +341,8 @@ def test_a_bound_is_told_with_its_values_and_raised_past_what_was_used(
 ) -> None:
     entry = StepEntry("parked", 5, failure=Failure(reason))
     document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
-    register = parked(reason, iteration=5, **fields)
+    most = 5 if reason == "max_iterations" else 9
+    register = parked(reason, iteration=5, max_iterations=most, **fields)
     explanation, main = told(register, document=document)
     assert (explanation.state, main.kind, main.since_ms) == ("stuck", "parked", 10_000)
     assert words in main.text

@@ -22,7 +22,7 @@ from treadle.sdk.messages import (
     WorkerPresence,
 )
 from treadle.sdk.run import RunDocument, StepEntry
-from treadle.sdk.spending import Spent
+from treadle.sdk.spending import SpendingLimits, Spent
 
 ENGINE = WorkerPresence(incarnation="e", role="engine")
 WORKER = WorkerPresence(incarnation="w", types=("think",))
@@ -66,7 +66,7 @@ def test_a_loop_that_was_cancelled_shows_how_far_it_had_come() -> None:
     ended = Ended(parent="e9", outcome="cancelled", iterations=1_260, spent=spent)
     view = of_document(document, chain().build(), {"loop": Held(ended, time_ms=8_000)}, [])
     assert (view.step("loop").iterations, view.step("loop").spent) == (1_260, spent)
-    assert view.step("loop").max_iterations == 5
+    assert view.step("loop").max_iterations == 0, "it was raised, and to what is not stored"
 
 
 def test_an_ended_register_is_believed_before_its_document() -> None:
@@ -162,13 +162,13 @@ def test_a_step_that_waits_shows_for_what() -> None:
 
 
 def test_a_parked_step_shows_how_to_go_on() -> None:
-    for reason, option in (
-        ("max_iterations", "--max-iterations"),
-        ("max_duration", "--max-duration"),
+    for reason, option, fields in (
+        ("max_iterations", "--max-iterations", {"max_iterations": 5}),
+        ("max_duration", "--max-duration", {"max_iterations": 9, "deadline_ms": 9_000}),
     ):
         entry = StepEntry("parked", 5, failure=Failure(reason))
         document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
-        held = {"loop": Held(parked(reason, iteration=5), time_ms=1)}
+        held = {"loop": Held(parked(reason, iteration=5, **fields), time_ms=1)}
         view = of_document(document, chain().build(), held, [ENGINE])
         assert view.notes[0].command.startswith(f"treadle run resume r1 {option} +")
         assert view.step("loop").since_ms == 10_000
@@ -178,7 +178,7 @@ def test_a_step_that_waits_shows_for_what_and_until_when() -> None:
     entry = StepEntry("parked", 2, 1_000, failure=Failure("waiting", "the approval", False))
     document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
     spent = Spent(tool_calls=3)
-    register = parked("the approval", iteration=2, spent=spent)
+    register = parked("the approval", iteration=2, max_iterations=5, spent=spent)
     register = msgspec.structs.replace(register, waits=True, due_ms=90_000)
     run = of_document(document, chain().build(), {"loop": Held(register, 9)}, [ENGINE])
     view = run.step("loop")
@@ -197,10 +197,15 @@ def test_a_step_that_waits_shows_for_what_and_until_when() -> None:
 
 
 def test_a_used_up_budget_shows_how_to_raise_it() -> None:
-    for reason, option in (("max_cost", "--add-cost 5"), ("max_tokens", "--add-tokens 100000")):
+    spent = Spent(cost_micro_usd=5, input_tokens=5)
+    for reason, option, limits in (
+        ("max_cost", "--add-cost 5", SpendingLimits(cost_micro_usd=5)),
+        ("max_tokens", "--add-tokens 100000", SpendingLimits(input_tokens=5)),
+    ):
         entry = StepEntry("parked", 2, 1_000, failure=Failure(reason))
         document = msgspec.structs.replace(ACTIVE, status="parked", steps={"loop": entry})
-        held = {"loop": Held(parked(reason, iteration=2), 9)}
+        register = parked(reason, iteration=2, max_iterations=5, limits=limits, spent=spent)
+        held = {"loop": Held(register, 9)}
         (note,) = of_document(document, chain().build(), held, [ENGINE]).notes
         assert note.command == f"treadle run resume r1 {option}"
 

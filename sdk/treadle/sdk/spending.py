@@ -6,7 +6,7 @@ iteration. Money is in millionths of a dollar, a whole number, so that sums are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -85,17 +85,23 @@ def at_least(one: Spent, other: Spent) -> Spent:
 
 def reached(limits: SpendingLimits, spent: Spent) -> str:
     """Return the name of the first bound that is used up, or ''."""
+    return next(all_reached(limits, spent), "")
+
+
+def all_reached(limits: SpendingLimits, spent: Spent) -> Iterator[str]:
+    """Yield the name of each bound that is used up."""
     if limits is UNLIMITED:
-        return ""
+        return
     if _is_used_up(limits.tool_calls, spent.tool_calls):
-        return MAX_TOOL_CALLS
+        yield MAX_TOOL_CALLS
     if (
         _is_used_up(limits.input_tokens, spent.input_tokens)
         or _is_used_up(limits.output_tokens, spent.output_tokens)
         or _is_used_up(limits.total_tokens, spent.total_tokens)
     ):
-        return MAX_TOKENS
-    return MAX_COST if _is_used_up(limits.cost_micro_usd, spent.cost_micro_usd) else ""
+        yield MAX_TOKENS
+    if _is_used_up(limits.cost_micro_usd, spent.cost_micro_usd):
+        yield MAX_COST
 
 
 def shared_reached(budgets: Sequence[SharedBudget], spent: Spent) -> SharedBudget | None:

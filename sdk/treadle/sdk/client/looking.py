@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 
 from treadle.sdk.client import requests, resuming
+from treadle.sdk.client.bounds import Stops
 from treadle.sdk.client.following import kept_notes
 from treadle.sdk.client.living import living
-from treadle.sdk.client.notes import Newer
 from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.queueing import ahead_of
 from treadle.sdk.client.store import Store
@@ -32,8 +32,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     presence: tuple[WorkerPresence, ...] = ()
     definition: WorkflowDefinition | None = None
     """With what the run's planners have planned; None if it is not registered."""
-    newer: dict[str, Newer] = {}
-    """Of parked loops: the versions under which they would go on."""
+    stops: dict[str, Stops] = {}
+    """What stops the parked loops again."""
 
 
 async def look(store: Store, run: str) -> Look:
@@ -52,9 +52,9 @@ async def look(store: Store, run: str) -> Look:
     presence = tuple(await living(store, definition, document.domain))
     registers, damaged = await _registers(store, document, definition)
     registers = await resuming.standing(store, document, registers)
-    newer = await resuming.newer(store, registers)
+    stops = await resuming.stops_of(store, registers)
     ahead = await ahead_of(store, document) if document.status == "queued" else None
-    view = of_document(document, definition, registers, presence, ahead, newer)
+    view = of_document(document, definition, registers, presence, ahead, stops)
     notes = tuple(damaged_note(run, error) for error in damaged)
     notes += await kept_notes(store, document, view.steps)
     view = msgspec.structs.replace(view, notes=(*notes, *view.notes)) if notes else view
@@ -64,7 +64,7 @@ async def look(store: Store, run: str) -> Look:
         registers=registers,
         presence=presence,
         definition=definition,
-        newer=newer,
+        stops=stops,
     )
 
 

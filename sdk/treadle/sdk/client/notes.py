@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from treadle.sdk.asks import Ask
-from treadle.sdk.client.bounds import Bound
-from treadle.sdk.client.raising import budget_text, raise_budget, raise_past, used_text
+from treadle.sdk.client.bounds import (
+    NO_STOPS,
+    Bound,
+    Stops,
+    resume_commands,
+    shared_used,
+    stops_text,
+)
+from treadle.sdk.client.raising import budget_text
 from treadle.sdk.lanes import Ahead
 from treadle.sdk.limits import LOSSES_MAX
 from treadle.sdk.messages import WorkerPresence
 from treadle.sdk.presence import BLOCKED_REMEDY, describe_blocked
 from treadle.sdk.run import MAX_ATTEMPTS, PROVIDER_BUSY, WAITING, Pause, RunDocument
-from treadle.sdk.spending import RUN_BUDGET, SharedBudget, shared_reached
+from treadle.sdk.spending import RUN_BUDGET, SPENDING_REASONS
 from treadle.sdk.times import date
 from treadle.sdk.wording import Suggestions
 
@@ -76,23 +83,12 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """The step it is about; empty for the run."""
 
 
-class Newer(msgspec.Struct, frozen=True):
-    """The version under which a parked loop would go on, which is not its own."""
-
-    version: str
-    bounds: tuple[Bound, ...] = ()
-    """Those of the version that stop it again."""
-
-
-NONE_NEWER: Mapping[str, Newer] = {}
-
-
 def notes_of(
     document: RunDocument,
     steps: Sequence[StepView],
     presence: Sequence[WorkerPresence],
     ahead: Ahead | None = None,
-    newer: Mapping[str, Newer] = NONE_NEWER,
+    stops: Mapping[str, Stops] | None = None,
 ) -> tuple[Note, ...]:
     """Return what a person should know of a live run."""
     notes = list(engine_notes(presence))
@@ -110,7 +106,7 @@ def notes_of(
         elif step.line:
             notes.append(_line_note(step))
         elif step.status == "parked":
-            notes.append(_parked_note(document.run, step, newer.get(step.id)))
+            notes.append(_parked_note(document.run, step, (stops or {}).get(step.id, NO_STOPS)))
         elif step.doing == "awaiting_signal":
             notes.append(
                 Note(
@@ -283,54 +279,41 @@ def _blocked_notes(step: StepView, run: str, serving: Sequence[WorkerPresence]) 
 # ---------------------------------------------------------------- bounds
 
 
-def _parked_note(run: str, step: StepView, newer: Newer | None) -> Note:
+def _parked_note(run: str, step: StepView, stops: Stops) -> Note:
     why = step.failure.type if step.failure else "a bound"
     if why == WAITING:
-        return _waiting_note(run, step)
-    if step.failure is not None and why == MAX_ATTEMPTS:
-        text = f"step {step.id!r} is parked: {step.failure.message}"
-        return Note(text, f"treadle run resume {run}", "parked", step.id)
+        return _waiting_note(run, step, stops)
     at = f" after {step.iterations} iterations" if step.iterations else ""
-    if newer is not None:
-        return _newer_note(run, step, f"step {step.id!r} is parked at {why}{at}", newer)
-    if step.budgets and why == RUN_BUDGET:
-        if budget := shared_reached(step.budgets, step.spent):
-            return _budget_note(run, step, budget)
-        text = f"step {step.id!r} is parked at {why}{at}; what it shares has room again: "
-        text += "; ".join(_budget_text(each, step) for each in step.budgets)
-        return Note(text, f"treadle run resume {run}", "parked", step.id)
-    used = used_text(why, step.limits, step.spent)
-    late_ms = step.since_ms - step.deadline_ms if step.deadline_ms else 0
-    options = raise_past(why, step.limits, step.spent, late_ms)
-    text = f"step {step.id!r} is parked at {why}{at}{f', {used} used' if used else ''}"
-    return Note(text, f"treadle run resume {run} {options}", "parked", step.id)
+    text = f"step {step.id!r} is parked at {why}{at}"
+    left = stops.bounds
+    shared = ", ".join(f"{used} of the budget of run {run!r}" for run, used in shared_used(left))
+    if step.failure is not None and why == MAX_ATTEMPTS:
+        text = _or_stops(f"step {step.id!r} is parked: {step.failure.message}", left)
+    elif shared and all(bound.run for bound in left) and (stops.version or why == RUN_BUDGET):
+        text = f"step {step.id!r} is parked: {shared} used"
+    elif stops.version:
+        version = f"version {stops.version}, the newest of its workflow"
+        again = f"under {version}, it would stop again at {stops_text(left)}"
+        text = f"{text}; {again if left else f'a resume lets it go on under {version}'}"
+    elif why == RUN_BUDGET and not shared and step.budgets:
+        budgets = (
+            f"{budget_text(each, step.spent)} of the budget of run {each.run!r} used"
+            for each in step.budgets
+        )
+        text = f"{text}; what it shares has room again: {'; '.join(budgets)}"
+        text = _or_stops(text, left)
+    else:
+        is_it = [bound.name == why and not bound.run for bound in left]
+        if is_it == [True]:
+            used = f", {left[0].used} used" if why in SPENDING_REASONS else ""
+            text = f"{text}{used}"
+        else:
+            text = _or_stops(text, left)
+    return Note(text, resume_commands(run, left), "parked", step.id)
 
 
-def _newer_note(run: str, step: StepView, parked: str, newer: Newer) -> Note:
-    """Of a loop that goes on under a newer version: it counts what that one makes of its bounds."""
-    version = f"version {newer.version}, the newest of its workflow"
-    command = f"treadle run resume {run}"
-    if newer.bounds:
-        stops = ", ".join(f"{bound.name} ({bound.used})" for bound in newer.bounds)
-        text = f"{parked}; under {version}, it would stop again at {stops}"
-        options = " ".join(bound.options for bound in newer.bounds)
-        return Note(text, f"{command} {options}", "parked", step.id)
-    if budget := shared_reached(step.budgets, step.spent):
-        return _budget_note(run, step, budget)
-    return Note(f"{parked}; a resume lets it go on under {version}", command, "parked", step.id)
-
-
-def _budget_text(budget: SharedBudget, step: StepView) -> str:
-    return f"{budget_text(budget, step.spent)} of the budget of run {budget.run!r} used"
-
-
-def _budget_note(run: str, step: StepView, budget: SharedBudget) -> Note:
-    """Of a budget that the step shares: it is raised where it is, and then the step is resumed."""
-    text = f"step {step.id!r} is parked: {_budget_text(budget, step)}"
-    command = f"treadle run resume {budget.run} {raise_budget(budget, step.spent)}"
-    if budget.run != run:
-        command = f"{command} && treadle run resume {run}"
-    return Note(text, command, "parked", step.id)
+def _or_stops(text: str, left: Sequence[Bound]) -> str:
+    return f"{text}; it would stop again at {stops_text(left)}" if left else text
 
 
 def ask_note(run: str, step: str, ask: Ask, at_the_end: str = "") -> Note:
@@ -389,7 +372,7 @@ def _line_note(step: StepView) -> Note:
     return Note(text, "treadle limits", "provider_busy", step.id)
 
 
-def _waiting_note(run: str, step: StepView) -> Note:
+def _waiting_note(run: str, step: StepView, stops: Stops) -> Note:
     reason = step.failure.message if step.failure else ""
     is_busy = reason.startswith(PROVIDER_BUSY)
     what = "waits" if is_busy else "waits for a message"
@@ -397,5 +380,5 @@ def _waiting_note(run: str, step: StepView) -> Note:
     if step.due_ms:
         text = f"{text} (it goes on by itself at {date(step.due_ms)})"
         kind: NoteKind = "provider_busy" if is_busy else "timed_wait"
-        return Note(text, f"treadle run resume {run} --step {step.id}", kind, step.id)
+        return Note(text, resume_commands(run, stops.bounds, step.id), kind, step.id)
     return Note(text, f"treadle run steer {run} {step.id} TEXT", "message_wait", step.id)

@@ -6,6 +6,9 @@ import math
 from datetime import timedelta
 from typing import TypedDict
 
+import msgspec
+
+from treadle.sdk import spending
 from treadle.sdk.errors import UserError
 from treadle.sdk.ids import check_id
 from treadle.sdk.limits import COST_USD_MAX
@@ -20,7 +23,6 @@ from treadle.sdk.spending import (
     Spent,
     micro_usd,
     plus,
-    reached,
 )
 
 RAISED_MAX = 2**53
@@ -29,30 +31,74 @@ RAISED_MAX = 2**53
 _TOKENS_STEP = 100_000
 _SECONDS_STEP = 300
 _CALLS_STEP = 50
+_ITERATIONS_STEP = 10
 _DOLLARS_STEP = 5
 
 
-def raise_past(reason: str, limits: SpendingLimits, spent: Spent, late_ms: int) -> str:
-    """Return the options of a resume that raise the bound above what was used of it.
+class Raise(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much a resume raises bounds; 0 is not at all."""
 
-    ``late_ms`` is how long after its ``max_duration`` the step parked.
-    """
+    iterations: int = 0
+    seconds: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    """Of each bound on tokens."""
+    dollars: float = 0
+
+    def __or__(self, other: Raise) -> Raise:
+        """Return what raises by both: a resume adds the same to every bound of a kind."""
+        names = self.__struct_fields__
+        return Raise(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of ``treadle run resume`` that raise by so much."""
+        options = {
+            "--max-iterations +": self.iterations,
+            "--max-duration +": self.seconds,
+            "--add-tool-calls ": self.tool_calls,
+            "--add-tokens ": self.tokens,
+            "--add-cost ": self.dollars,
+        }
+        return tuple(f"{option}{by:.16g}" for option, by in options.items() if by)
+
+
+def past(reason: str, limits: SpendingLimits, spent: Spent) -> Raise:
+    """Return what raises a bound on spending above what was used of it."""
     over = max((used - limit for limit, used in _used_of(reason, limits, spent)), default=0)
     match reason:
-        case "max_duration":
-            return f"--max-duration +{_SECONDS_STEP + math.ceil(max(0, late_ms) / 1000)}"
-        case "max_tool_calls":
-            return f"--add-tool-calls {_CALLS_STEP + max(0, over)}"
-        case "max_tokens":
-            return f"--add-tokens {_TOKENS_STEP * (1 + math.ceil(max(0, over) / _TOKENS_STEP))}"
-        case "max_cost":
-            return f"--add-cost {_DOLLARS_STEP + math.ceil(max(0, over) / MICRO)}"
+        case spending.MAX_TOOL_CALLS:
+            return Raise(tool_calls=_CALLS_STEP + over)
+        case spending.MAX_TOKENS:
+            return Raise(tokens=_TOKENS_STEP * (1 + math.ceil(over / _TOKENS_STEP)))
         case _:
-            return "--max-iterations +10"
+            return Raise(dollars=_DOLLARS_STEP + math.ceil(over / MICRO))
+
+
+def past_iterations(over: int) -> Raise:
+    """Return what raises the bound on iterations that is exceeded by so many, or just reached."""
+    return Raise(iterations=_ITERATIONS_STEP + over)
+
+
+def past_duration(late_ms: int) -> Raise:
+    """Return what raises the bound on time that was over for so long."""
+    return Raise(seconds=_SECONDS_STEP + math.ceil(late_ms / 1000))
+
+
+def raise_of(request: ResumeRequested) -> Raise:
+    """Return by how much a resume raises bounds, those that it raises to a value left out."""
+    by = request.add_spending
+    return Raise(
+        iterations=request.add_iterations,
+        seconds=math.ceil(request.add_duration_ms / 1000),
+        tool_calls=by.tool_calls,
+        tokens=max(by.input_tokens, by.output_tokens, by.total_tokens),
+        dollars=by.cost_micro_usd / MICRO,
+    )
 
 
 def used_text(reason: str, limits: SpendingLimits, spent: Spent) -> str:
-    """Return what was used of a bound on spending: ``5.02 of 5 USD``; '' for other bounds."""
+    """Return what was used of a bound on spending that is used up: ``5.02 of 5 USD``."""
     return _used(reason, [pair for pair in _used_of(reason, limits, spent) if pair[1] >= pair[0]])
 
 
@@ -63,17 +109,9 @@ def _used(reason: str, pairs: list[tuple[int, int]]) -> str:
     return ", ".join(f"{used} of {limit} {unit}" for limit, used in pairs)
 
 
-def raise_budget(budget: SharedBudget, spent: Spent) -> str:
-    """Return the options of a resume that raise the budget of a run above what was used of it."""
-    total = plus(budget.others, spent)
-    return raise_past(reached(budget.limits, total), budget.limits, total, 0)
-
-
 def budget_text(budget: SharedBudget, spent: Spent) -> str:
-    """Return what was used of the budget of a run: of what is used up, or of all that it bounds."""
+    """Return what was used of all that the budget of a run bounds."""
     total = plus(budget.others, spent)
-    if reason := reached(budget.limits, total):
-        return used_text(reason, budget.limits, total)
     return ", ".join(
         _used(reason, pairs)
         for reason in (MAX_TOOL_CALLS, MAX_TOKENS, MAX_COST)

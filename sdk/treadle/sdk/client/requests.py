@@ -18,13 +18,9 @@ import msgspec
 
 from treadle.sdk import payload, schema_check, spending
 from treadle.sdk.beginning import When
-from treadle.sdk.client import resuming
-from treadle.sdk.client.bounds import asked, bounds
+from treadle.sdk.client import refusing
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.client.planned import definition_of
-from treadle.sdk.client.raising import budget_text, raise_budget
 from treadle.sdk.client.store import FULL_S, Store
-from treadle.sdk.client.view import Held
 from treadle.sdk.collecting import Batch
 from treadle.sdk.definition import WorkflowDefinition
 from treadle.sdk.errors import InvalidPayload, RunConflict, StoredUnreadable, UnknownRun
@@ -33,7 +29,6 @@ from treadle.sdk.lanes import lane_key
 from treadle.sdk.messages import (
     CancelRequested,
     ClientEvent,
-    Parked,
     PauseRequested,
     ResumeRequested,
     RunRequested,
@@ -43,12 +38,8 @@ from treadle.sdk.metadata import Given, checked
 from treadle.sdk.run import Pause, RunDocument, sequence_of
 from treadle.sdk.scheduling import begins_text
 from treadle.sdk.singletons import Placed
-from treadle.sdk.spending import SharedBudget
 from treadle.sdk.subjects import request_id
 from treadle.sdk.tracing.calling import Origin
-
-RAISED_LOOKS_S = (0.05, 0.1, 0.2)
-"""Pauses between looks at a budget that is used up: it may have been raised just now."""
 
 UNKNOWN_LOOKS_S = (0.05, 0.2, 0.75)
 """Pauses between looks for a run that is not there: in a cluster a deposed leader may answer for
@@ -248,13 +239,20 @@ async def resume(store: Store, run: str, request: ResumeRequested) -> None:
             f"See it: `treadle run show {run}`.",
         )
     stuck = [
-        await _stops_again(store, document, name, request)
+        await refusing.refusal(store, document, name, request)
         for name in ([request.step] if request.step else parked)
     ]
     conflicts = [conflict for conflict in stuck if conflict is not None]
-    if len(conflicts) == len(stuck):
+    if len(conflicts) == len(stuck) and not _helps_others(document, request):
         raise conflicts[0]
     await _store(store, run, "resume", new_nonce(), request)
+
+
+def _helps_others(document: RunDocument, request: ResumeRequested) -> bool:
+    """True if a resume raises the budget of a run that has more under way than parked steps."""
+    limits = spending.raised(document.limits, request.max_spending, request.add_spending)
+    is_raised = limits is not document.limits and not request.step
+    return is_raised and any(entry.status == "active" for entry in document.steps.values())
 
 
 def looks_s(store: Store, run: str) -> tuple[float, ...]:
@@ -360,64 +358,3 @@ def _in(request: RunRequested) -> str:
 
 def _value(raw: msgspec.Raw) -> Any:
     return msgspec.json.decode(raw)
-
-
-async def _stops_again(
-    store: Store, document: RunDocument, step: str, request: ResumeRequested
-) -> RunConflict | None:
-    """Return the error if a parked step, resumed so, would be stopped by its bound at once."""
-    definition = await definition_of(store, document)
-    task_type = getattr(definition.step(step), "type", "") if definition else ""
-    held = await store.register(document.run, step, task_type, document.domain)
-    if held is None or not isinstance(held.register, Parked):
-        return None
-    task = await resuming.under_newest(store, step, held.register)
-    version = ""
-    if task is not held.register.task:
-        version = f" under version {task.definition}, the newest of its workflow"
-    if found := bounds(asked(task, request), held.register.parked_ms):
-        stops = ", ".join(f"{bound.name} ({bound.used})" for bound in found)
-        options = " ".join(bound.options for bound in found)
-        return RunConflict(
-            document.run,
-            f"is parked at step {step!r}, and would stop there again{version} at {stops}",
-            f"Raise it past that: `treadle run resume {document.run} {options}`.",
-        )
-    return await _over_budget(store, document, step, held, request)
-
-
-async def _over_budget(
-    store: Store, document: RunDocument, step: str, held: Held, request: ResumeRequested
-) -> RunConflict | None:
-    """Return the error if a budget that a parked loop shares is still used up.
-
-    One of a run above may have been raised just now: its engine is given a moment.
-    """
-    for pause_s in (*RAISED_LOOKS_S, None):
-        found = (await resuming.with_budgets(store, document, step, held)).register
-        assert isinstance(found, Parked)
-        budgets = [_raised(each, document.run, request) for each in found.task.budgets]
-        spent = spending.plus(found.task.spent, found.task.spent_now)
-        budget = spending.shared_reached(budgets, spent)
-        if budget is None:
-            return None
-        is_own = budget.run == document.run
-        if is_own or pause_s is None:  # Nobody else raises it now.
-            then = "" if is_own else f" && treadle run resume {document.run}"
-            return RunConflict(
-                document.run,
-                f"is parked at step {step!r} with the budget of run {budget.run!r} used up "
-                f"({budget_text(budget, spent)}), and would stop there again",
-                "Raise it first: "
-                f"`treadle run resume {budget.run} {raise_budget(budget, spent)}{then}`.",
-            )
-        await asyncio.sleep(pause_s)
-    return None
-
-
-def _raised(budget: SharedBudget, run: str, request: ResumeRequested) -> SharedBudget:
-    """Return a shared budget with what a resume of that run raises it by."""
-    if budget.run != run:
-        return budget
-    limits = spending.raised(budget.limits, request.max_spending, request.add_spending)
-    return msgspec.structs.replace(budget, limits=limits)

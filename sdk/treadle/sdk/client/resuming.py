@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from treadle.sdk.client.bounds import bounds
-from treadle.sdk.client.notes import Newer
+from treadle.sdk.client.bounds import Stops, bounds
 from treadle.sdk.client.planned import definition_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import Held
@@ -53,14 +52,17 @@ async def with_budgets(store: Store, run: RunDocument, step: str, held: Held) ->
     )
 
 
-async def newer(store: Store, held: Mapping[str, Held]) -> dict[str, Newer]:
-    """Return under which newer versions parked loops would go on, and what stops them there."""
-    found = dict[str, Newer]()
+async def stops_of(store: Store, held: Mapping[str, Held]) -> dict[str, Stops]:
+    """Return what stops the parked loops again, under the versions that they would go on under.
+
+    ``held`` knows the budgets that they share as used now (``standing``).
+    """
+    found = dict[str, Stops]()
     for step, each in held.items():
         if isinstance(parked := each.register, Parked):
             task = await under_newest(store, step, parked)
-            if task is not parked.task:
-                found[step] = Newer(task.definition, bounds(task, parked.parked_ms))
+            version = "" if task is parked.task else task.definition
+            found[step] = Stops(bounds=bounds(task, parked.parked_ms), version=version)
     return found
 
 

@@ -15,8 +15,9 @@ from treadle.sdk import choices
 from treadle.sdk.approvals import ask_of
 from treadle.sdk.asks import Ask
 from treadle.sdk.children import ParentRun
+from treadle.sdk.client.bounds import Stops, own_stops
 from treadle.sdk.client.ending import ViewedStepStatus, timed_out
-from treadle.sdk.client.notes import NONE_NEWER, Newer, Note, engine_notes, notes_of
+from treadle.sdk.client.notes import Note, engine_notes, notes_of
 from treadle.sdk.client.origin import ForkedFrom, origin_of
 from treadle.sdk.definition import (
     AgentLoopStep,
@@ -270,13 +271,13 @@ def of_document(
     registers: Mapping[str, Held],
     presence: Sequence[WorkerPresence] | None,
     ahead: Ahead | None = None,
-    newer: Mapping[str, Newer] = NONE_NEWER,
+    stops: Mapping[str, Stops] | None = None,
 ) -> RunView:
     """Return the view of a run.
 
     Without its definition only steps that have begun are shown; without presence no notes.
-    ``ahead`` is what stands before it, if it is queued; ``newer`` the versions under which its
-    parked loops would go on.
+    ``ahead`` is what stands before it, if it is queued; ``stops`` what stops its parked steps
+    again, by their own versions unless it is given.
     """
     known = {step.id: step for step in definition.steps} if definition else {}
     names = [*known, *(name for name in document.steps if name not in known)]
@@ -289,7 +290,9 @@ def of_document(
     )
     notes: tuple[Note, ...] = ()
     if presence is not None and not document.is_terminal:
-        notes = notes_of(document, steps, presence, ahead, newer)
+        if stops is None:
+            stops = own_stops({name: held.register for name, held in registers.items()})
+        notes = notes_of(document, steps, presence, ahead, stops)
     return RunView(
         id=document.run,
         workflow=document.workflow,
@@ -387,10 +390,21 @@ def _step_view(
     )
     if entry.status in ("active", "parked"):
         return _live(view, held)
+    return _over(view, entry, held)
+
+
+def _over(view: StepView, entry: StepEntry, held: Held | None) -> StepView:
+    """Return the view of a step that has ended.
+
+    To what a resume, or a newer version, had raised its bound is not stored: one that it has
+    passed is not shown.
+    """
     if entry.status == "cancelled" and held is not None and isinstance(held.register, Ended):
         # The end of the run ended it: only its register knows how far it had come.
         ended = held.register
-        return msgspec.structs.replace(view, iterations=ended.iterations, spent=ended.spent)
+        view = msgspec.structs.replace(view, iterations=ended.iterations, spent=ended.spent)
+    if view.iterations > view.max_iterations:
+        return msgspec.structs.replace(view, max_iterations=0)
     return view
 
 

@@ -136,7 +136,7 @@ def _view_of(found: Look, living: Sequence[WorkerPresence]) -> RunView:
         kept = [note for note in view.notes if note.kind != "engine_down"]
         return msgspec.structs.replace(view, notes=(*kept, *engine_notes(living)))
     damaged = (note for note in view.notes if note.kind == "note")
-    notes = notes_of(found.document, view.steps, living, view.ahead, found.newer)
+    notes = notes_of(found.document, view.steps, living, view.ahead, found.stops)
     return msgspec.structs.replace(view, notes=(*damaged, *notes))
 
 
