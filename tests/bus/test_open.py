@@ -112,7 +112,7 @@ def test_an_account_without_jetstream_is_unsuitable(start_with: StartWith, tmp_p
 
 
 def test_a_wrong_password_is_said_at_once_and_not_repeated(
-    start_with: StartWith, tmp_path: Path
+    start_with: StartWith, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_with(jetstream_in(tmp_path) + "authorization { user: a, password: secret }")
     error = refusal(Settings(url=server.url, user="a", password="wrong"))
@@ -120,6 +120,7 @@ def test_a_wrong_password_is_said_at_once_and_not_repeated(
     assert "TREADLE_NATS_PASSWORD" in str(error)
     with_password = f"nats://a:other@127.0.0.1:{server.port}"
     assert "other" not in str(refusal(Settings(url=with_password)))
+    assert not caplog.records  # the error has said it
 
 
 def test_the_right_password_is_accepted(start_with: StartWith, tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_the_right_password_is_accepted(start_with: StartWith, tmp_path: Path) -
 
 
 def test_a_forbidden_subject_does_not_cost_the_connection(
-    start_with: StartWith, tmp_path: Path
+    start_with: StartWith, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = 'permissions: {publish: {deny: "forbidden"}}'
     server = start_with(
@@ -151,6 +152,8 @@ def test_a_forbidden_subject_does_not_cost_the_connection(
             await connection.flush()
 
     asyncio.run(main())
+    (said,) = caplog.messages
+    assert said.startswith("bus.nats-error") and "forbidden" in said
 
 
 def test_a_credentials_file_that_is_missing_is_named(server: NatsServer, tmp_path: Path) -> None:

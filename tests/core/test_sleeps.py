@@ -64,7 +64,7 @@ def test_what_is_no_length_fails_the_step_with_what_it_is(value: object) -> None
 
 def test_a_length_that_is_not_there_fails_the_step() -> None:
     told = decision(NAP, {}, {})
-    assert told.failure is not None and "nothing at 'for'" in told.failure.message
+    assert told.failure is not None and "the input has no 'for'" in told.failure.message
 
 
 @pytest.mark.parametrize(

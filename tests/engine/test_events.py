@@ -216,7 +216,7 @@ def test_a_match_that_asks_the_run_for_what_is_not_there_fails_it_at_once(play: 
     async def story(stand: Stand) -> None:
         await stand.engine()
         run = await stand.client.start(order(), {})
-        with pytest.raises(RunFailed, match=r"condition.*nothing at 'order'"):
+        with pytest.raises(RunFailed, match=r"condition.*the input has no 'order'"):
             await run.result(timeout_s=10)
 
     play(story)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
-from tests.pages import block_of
+from tests.pages import program_of
 
 from treadle.sdk import InvalidPayload, RunFailed, Workflow
 from treadle.sdk.definition import content_hash
@@ -25,7 +25,7 @@ BIG = "x" * 60_000
 
 @pytest.fixture
 def page() -> dict[str, Any]:
-    return block_of("schemas.md", "python run")
+    return asyncio.run(program_of("schemas.md"))
 
 
 @pytest.mark.parametrize(("items", "reason"), [(["a", "b"], ""), ([], "invalid_output")])

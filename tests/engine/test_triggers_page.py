@@ -31,6 +31,13 @@ def test_the_page_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> N
     assert {datetime.fromtimestamp(at / 1_000, UTC).hour for at in view.next_ms} <= {7, 8}
 
 
+def test_one_message_starts_a_run_of_each_workflow(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = block_of("triggers.md", "python fan-out")
+    assert served(names, settings, monkeypatch) == ["book ada", "mail ada"]
+
+
 def test_the_page_names_commands_policies_and_expressions_that_there_are() -> None:
     commands = set(re.findall(r"^\$ treadle trigger (\w+)", PAGE, re.MULTILINE))
     group = typer.main.get_command(app)

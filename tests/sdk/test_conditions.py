@@ -3,6 +3,7 @@ Method: examples; any text, and any expression of the allowed parts, against any
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -93,7 +94,27 @@ def test_what_cannot_be_said_is_an_error_that_names_the_condition(text: str) -> 
     with pytest.raises(ConditionError) as caught:
         evaluate(text, ORDER, REVIEW)
     assert f"condition {text} cannot be evaluated" in str(caught.value)
-    assert "get(value" in str(caught.value)
+    assert re.search(r"get\((value|input), ", str(caught.value))
+
+
+def test_a_key_that_the_input_has_not_is_told_with_where_defaults_are_applied() -> None:
+    def told(text: str) -> str:
+        with pytest.raises(ConditionError) as caught:
+            evaluate(text, ORDER, REVIEW)
+        return str(caught.value)
+
+    assert told('input["wrapped"]') == (
+        "condition input[\"wrapped\"] cannot be evaluated: the input has no 'wrapped' (KeyError). "
+        'Defaults of a type are applied in handlers only: write get(input, "wrapped", DEFAULT).'
+    )
+    for elsewhere in (
+        'steps["review"]["wrapped"]',
+        'input["items"][0]["wrapped"]',
+        'input["items"][9]',
+    ):
+        assert "the input has no" not in told(elsewhere)
+    assert not evaluate('get(input, "wrapped", false)', ORDER, REVIEW)
+    assert not evaluate('"wrapped" in input and input["wrapped"]', ORDER, REVIEW)
 
 
 def test_a_number_that_json_cannot_write_is_no_key() -> None:

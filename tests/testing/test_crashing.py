@@ -86,6 +86,8 @@ def test_a_loop_that_keeps_its_state_in_checkpoints_survives_all_of_it() -> None
     assert stored.count(("verdict of step 'only'", 2)) == 1
     of_workers = sum(each.by == "worker" for each in report.boundaries)
     assert report.lives == 2 + 2 * of_workers + 6 * (len(stored) - of_workers)
+    crashes = f"{report.lives - 2} crashes at {len(stored)} boundaries"
+    assert str(report) == f"survives {report.lives} lives, {crashes}: comes to 3 in each"
 
 
 def test_what_repeats_an_iteration_is_told_with_the_moment_that_broke_it() -> None:

@@ -4,6 +4,7 @@ Method: a worker on a real server, in this process or, for signals, as a process
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -33,8 +34,10 @@ from treadle.worker.heartbeat import Heartbeat
 
 
 def test_a_cancel_reaches_running_handlers_at_once_and_nothing_is_settled(
-    settings: Settings,
+    settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "treadle.worker")
+
     async def story() -> None:
         worker = Worker(concurrency=2)
         ends: dict[str, float] = {}
@@ -71,6 +74,8 @@ def test_a_cancel_reaches_running_handlers_at_once_and_nothing_is_settled(
             assert await stage.events() == []
 
     asyncio.run(story())
+    stopped = [text.split()[0] for text in caplog.messages if "stopped " in text]
+    assert stopped.count("worker.stopped") == 1 and "worker.execution-stopped" in stopped
 
 
 # ------------------------------------------------------------------ drain

@@ -139,11 +139,31 @@ def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: 
         evaluator = _evaluator({"input": run_input, "steps": steps, **more})
         return cast("object", evaluator.eval(text, previously_parsed=parsed(text).body))
     except Exception as exc:  # Whatever the data brings about is the condition's.
-        what = f"nothing at {exc}" if isinstance(exc, (KeyError, IndexError)) else str(exc)
-        raise ConditionError(
-            f"condition {text} cannot be evaluated: {what} ({type(exc).__name__}). Ask for what "
-            'may be missing with get(value, "key").'
-        ) from exc
+        what = _missing(exc, text, run_input) or _told(exc)
+        raise ConditionError(f"condition {text} cannot be evaluated: {what}") from exc
+
+
+def _told(exc: Exception) -> str:
+    what = f"nothing at {exc}" if isinstance(exc, (KeyError, IndexError)) else str(exc)
+    return f'{what} ({type(exc).__name__}). Ask for what may be missing with get(value, "key").'
+
+
+def _missing(exc: Exception, text: str, run_input: object) -> str:
+    """Return what to do if the input itself lacks the key; nothing for any other fault."""
+    key = exc.args[0] if isinstance(exc, KeyError) and exc.args else None
+    if not isinstance(key, str) or not isinstance(run_input, dict) or key in run_input:
+        return ""
+    for node in ast.walk(parsed(text)):
+        match node:
+            case ast.Subscript(value=ast.Name(id="input"), slice=ast.Constant(value=asked)):
+                if asked == key:
+                    return (
+                        f"the input has no {key!r} (KeyError). Defaults of a type are applied in "
+                        f'handlers only: write get(input, "{key}", DEFAULT).'
+                    )
+            case _:
+                pass
+    return ""
 
 
 def key_of(text: str, run_input: object, steps: Mapping[str, object]) -> str:

@@ -208,7 +208,7 @@ class Runner:
             else:
                 # Cancelled or fenced. No acknowledgement either: if the register has moved, the
                 # delivery is gone with it; if not, the redelivery puts it right.
-                _log.info("worker.stopped %s reason=%s", held, verdict.reason)
+                _log.info("worker.execution-stopped %s reason=%s", held, verdict.reason)
                 return
         except ServerError as exc:
             _log.warning("worker.settle-unknown %s: %s", held, exc)

@@ -58,7 +58,8 @@ async def connect(
         nonlocal last_error
         previous, last_error = last_error, _text(error)
         # Of an outage only its beginning and its end are news, and the connection logs them.
-        news = "violation" in last_error.lower() and last_error != previous
+        # While this connects, what is refused is said by the error that is raised.
+        news = attempt.done() and "violation" in last_error.lower() and last_error != previous
         level = logging.WARNING if news else logging.DEBUG
         _log.log(level, "bus.nats-error error=%s", last_error)
         is_final = _is_any(last_error, _REFUSED)

@@ -51,6 +51,13 @@ class CrashReport(msgspec.Struct, frozen=True):
     boundaries: tuple[Boundary, ...]
     lives: int
 
+    def __str__(self) -> str:
+        crashes = self.lives - 2  # Nothing dies in the first, and in the last all comes twice.
+        return (
+            f"survives {self.lives} lives, {crashes} crashes at {len(self.boundaries)} boundaries: "
+            f"comes to {_shown(self.outcome)} in each"
+        )
+
 
 class CrashesShow(AssertionError):
     """A crash or a second delivery changes what the workflow comes to. ``faults`` say which."""
