@@ -110,7 +110,7 @@ class ManyStarts:
         check_at_once(at_once)
         if id:
             check_id("run id", f"{id}-1")
-        target = await _target(cast("Client", self), workflow)
+        target = await _target(cast("Client", self), self._store, workflow)
         begins = when(start_at, start_after)
         asked = _Asked(
             id,
@@ -177,12 +177,13 @@ class _Asked(NamedTuple):
     version_policy: VersionPolicy | None = None
 
 
-async def _target(client: Client, workflow: str | Workflow[Any] | WorkflowDefinition) -> _Target:
+async def _target(
+    client: Client, store: Store, workflow: str | Workflow[Any] | WorkflowDefinition
+) -> _Target:
     if not isinstance(workflow, str):
         definition = workflow.build() if isinstance(workflow, Workflow) else workflow
         version = await client.register(definition)
         return _Target(definition.name, version, definition, workflow)
-    store = client._store
     newest = await store.latest(check_id("workflow name", workflow))
     if newest is None:
         raise UnknownWorkflow(workflow, list(await store.workflow_hashes()))
