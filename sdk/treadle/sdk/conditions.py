@@ -5,7 +5,7 @@
 ``input`` is the run's input, ``steps`` the outputs of the steps in ``after`` by id; of a step that
 was skipped it is null. The expression is in Python's syntax, evaluated by the library simpleeval
 with what could be used against an engine taken away: attributes, formatting, powers, shifts,
-comprehensions; and with a bound on the steps of the evaluation.
+comprehensions; and with a bound on what it may do (``condition_work``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from typing import Any, cast
 import msgspec
 
 from treadle.sdk import wording
+from treadle.sdk.condition_work import TooMuch, Work
 from treadle.sdk.errors import clause
 from treadle.sdk.wording import Suggestions
 
 _simpleeval: Any = importlib.import_module("simpleeval")  # It has no types.
 
-STEPS_MAX = 1_000
-"""Steps of one evaluation. A condition of a thousand characters cannot have so many; it is what
-is left when a library's bounds are not what they seem."""
 OF_STEPS = ("input", "steps")
 """What the condition of a step may ask for."""
 OF_EVENTS = ("event", *OF_STEPS)
@@ -82,25 +80,26 @@ class ConditionError(Exception):
 
 
 def _evaluator(names: Mapping[str, object]) -> Any:
-    """Return simpleeval on plain JSON data, with a bound on its steps."""
+    """Return simpleeval on plain JSON data, with a bound on its work."""
+    work = Work()
+    operators, functions = work.bound(_OPERATORS, _FUNCTIONS)
     made: Any = _simpleeval.EvalWithCompoundTypes(
-        operators=_OPERATORS, functions=_FUNCTIONS, names={**_CONSTANTS, **names}
+        operators=operators, functions=functions, names={**_CONSTANTS, **names}
     )
     handlers: dict[type[ast.AST], Callable[[Any], object]] = {
         kind: handler for kind, handler in made.nodes.items() if kind in _NODES
     }
-    steps = 0
 
     def step(node: ast.AST) -> object:
         # In the library's place: it looks through all data at each step, for what JSON has not.
-        nonlocal steps
-        steps += 1
-        if steps > STEPS_MAX:
-            raise ValueError(f"it takes more than {STEPS_MAX} steps")
+        work.step()
         handler = handlers.get(type(node))
         if handler is None:
             raise ValueError(f"it uses {type(node).__name__}, which conditions have not")
-        return handler(node)
+        value = handler(node)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            work.touch(len(cast("Any", value)) >> 3)  # It is a copy.
+        return value
 
     made._eval = step
     return made
@@ -138,6 +137,11 @@ def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: 
     try:
         evaluator = _evaluator({"input": run_input, "steps": steps, **more})
         return cast("object", evaluator.eval(text, previously_parsed=parsed(text).body))
+    except TooMuch as exc:
+        raise ConditionError(
+            f"condition {text} cannot be evaluated: {exc}. Let a step find out what it asks, and "
+            "ask for its output."
+        ) from exc
     except Exception as exc:  # Whatever the data brings about is the condition's.
         what = _missing(exc, text, run_input) or _told(exc)
         raise ConditionError(f"condition {text} cannot be evaluated: {what}") from exc
@@ -179,8 +183,9 @@ def as_key(text: str, value: object) -> str:
     if isinstance(value, str):
         return value
     try:
+        Work().walk(value)
         return msgspec.json.encode(value, order="sorted").decode()
-    except (ValueError, TypeError, RecursionError) as exc:  # A number of thousands of digits.
+    except (TooMuch, ValueError, TypeError, RecursionError) as exc:  # Too long, or too deep.
         raise ConditionError(
             f"key {text} gives {wording.shown(value)}, which is no key ({exc}). Name a shorter "
             "part of it."
