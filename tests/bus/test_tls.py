@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from tests.bus.test_open import ConfiguredServer, refusal
 
+from treadle.sdk.bus import handshake
 from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.errors import ServerUnavailable, UserError
@@ -33,13 +34,14 @@ class Files(NamedTuple):
     key: str
 
 
+SELF_SIGNED = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
 StartWith = Callable[[str], NatsServer]
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     at = tmp_path_factory.mktemp("tls")
-    new = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    new = SELF_SIGNED
     of_ca = f"-keyout {at}/ca.key -out {at}/ca.pem -subj /CN=authority"
     signed = f"-CA {at}/ca.pem -CAkey {at}/ca.key -keyout {at}/key.pem -out {at}/cert.pem"
     named = "-subj /CN=treadle -addext subjectAltName=IP:127.0.0.1"
@@ -114,6 +116,20 @@ def test_a_server_that_verifies_clients_lets_in_who_has_a_certificate(
     assert "TREADLE_NATS_CERT" in str(error)
 
 
+def test_a_client_of_an_authority_that_the_server_does_not_know_is_told_so_at_once(
+    start_with: StartWith, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = str(tmp_path / "other.pem"), str(tmp_path / "other.key")
+    made = f"{SELF_SIGNED} -keyout {key} -out {cert} -subj /CN=other"
+    subprocess.run(made.split(), check=True, capture_output=True)
+    server = start_with(block(files, f', ca_file: "{files.ca}", verify: true'))
+    monkeypatch.setattr(handshake, "OPEN_TIMEOUT_S", 600.0)  # Nobody waits for its end.
+    url = f"tls://127.0.0.1:{server.port}"
+    error = refusal(Settings(url=url, ca=files.ca, cert=cert, key=key))
+    assert isinstance(error, ServerUnavailable)
+    assert "unknown ca" in str(error) and "Check TREADLE_NATS_CA, TREADLE_NATS_CERT" in str(error)
+
+
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
 def test_no_password_is_told_to_a_server_without_tls_if_tls_is_demanded(
     start_with: StartWith, files: Files, scheme: str
@@ -133,3 +149,16 @@ def test_a_file_that_is_missing_or_is_no_certificate_is_named(files: Files, tmp_
     error = refusal(Settings(cert=files.key, key=files.cert))
     assert isinstance(error, UserError)
     assert files.key in str(error) and "TREADLE_NATS_KEY" in str(error)
+    error = refusal(Settings(ca=str(tmp_path)))
+    assert isinstance(error, UserError)
+    assert "TREADLE_NATS_CA is" in str(error) and "that is a directory" in str(error)
+
+
+def test_nobody_is_asked_for_the_passphrase_of_a_key(files: Files, tmp_path: Path) -> None:
+    encrypted = tmp_path / "encrypted.key"
+    command = f"openssl pkey -in {files.key} -aes128 -passout pass:secret -out {encrypted}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    error = refusal(Settings(cert=files.cert, key=str(encrypted)))
+    assert isinstance(error, UserError)
+    assert str(encrypted) in str(error) and "is encrypted" in str(error)
+    assert "TREADLE_NATS_KEY" in str(error)

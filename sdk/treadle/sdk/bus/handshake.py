@@ -36,7 +36,8 @@ PING_INTERVAL_S = 5
 PINGS_OUTSTANDING_MAX = 2
 RECONNECT_WAIT_S = (0.1, 0.25)
 _REFUSED = ("authorization violation", "authentication", "permissions violation")
-_UNTRUSTED = ("certificate", "offers no tls")
+_UNTRUSTED = ("certificate", "offers no tls", "unknown ca", "alert handshake failure")
+"""The server's own alerts among them: of an unknown authority it says no more than that."""
 _NO_JETSTREAM = (10039, 10076)
 
 
@@ -135,13 +136,19 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     for variable, path in zip(variables, paths, strict=True):
         if path and not Path(path).is_file():
             raise UserError(
-                f"{variable} is {path!r}, and there is no such file. Set it to the path of a file "
+                f"{variable} is {path!r}, and {_no_file(Path(path))}. Set it to the path of a file "
                 "as PEM, or unset it."
             )
     try:
         context = ssl.create_default_context(cafile=settings.ca or None)
         if settings.cert:
-            context.load_cert_chain(settings.cert, settings.key)
+            context.load_cert_chain(settings.cert, settings.key, _no_passphrase)
+    except _Encrypted as exc:
+        raise UserError(
+            f"the key in {settings.key!r} is encrypted, and there is nobody to ask for its "
+            f"passphrase. Set TREADLE_NATS_KEY to a key without one, for example of `openssl pkey "
+            f"-in {settings.key} -out plain.key`, that only this process may read."
+        ) from exc
     except (ssl.SSLError, OSError) as exc:
         named = ", ".join(repr(path) for path in paths if path)
         raise UserError(
@@ -150,6 +157,19 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
             "certificate, without a passphrase."
         ) from exc
     return context
+
+
+class _Encrypted(Exception):
+    """A key needs a passphrase."""
+
+
+def _no_passphrase() -> str:
+    # Without this, OpenSSL asks at the terminal, and waits there for ever.
+    raise _Encrypted
+
+
+def _no_file(path: Path) -> str:
+    return "that is a directory" if path.is_dir() else "there is no such file"
 
 
 def _unreachable(settings: Settings, why: str, refused: bool) -> ServerUnavailable:
