@@ -139,8 +139,8 @@ def value_of(text: str, run_input: object, steps: Mapping[str, object], **more: 
         return cast("object", evaluator.eval(text, previously_parsed=parsed(text).body))
     except TooMuch as exc:
         raise ConditionError(
-            f"condition {text} cannot be evaluated: {clause(exc)}. Let a step find out what it asks, and "
-            "ask for its output."
+            f"condition {text} cannot be evaluated: {clause(exc)}. Let a step find out what it "
+            "asks, and ask for its output."
         ) from exc
     except Exception as exc:  # Whatever the data brings about is the condition's.
         what = _missing(exc, text, run_input) or _told(exc)
