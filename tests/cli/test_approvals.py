@@ -120,6 +120,27 @@ def test_an_approval_is_stored_once_with_who_gave_it(treadle: Run, waits: Any) -
     assert len(told()) == 1
 
 
+def test_a_run_that_has_ended_says_how_and_takes_no_decision(
+    treadle: Run, settings: Settings
+) -> None:
+    workflow = Workflow("flow")
+    first = workflow.agent_loop("first", "think", max_iterations=5)
+    workflow.approval("gate", prompt="OK?", after=first)
+
+    async def story() -> None:
+        async with open_stage(settings) as stage:
+            version = await stage.client.register(workflow)
+            steps = {"first": StepEntry("failed")}
+            await stage.document("r1", definition=version, status="failed", steps=steps)
+
+    asyncio.run(story())
+    late = ("approvals", "approve", "gate", "--run", "r1")
+    told = treadle(*late, code=exits.CONFLICT).err
+    assert "run 'r1' has ended as failed, and never came to step 'gate'." in told
+    told = treadle("approvals", "approve", "call", "--run", "r1", code=exits.CONFLICT).err
+    assert "run 'r1' has ended as failed, and asks nothing any more." in told
+
+
 def test_a_rejection_and_an_answer_say_what_they_say(treadle: Run, waits: Any) -> None:
     told = waits(PAY, WHICH)
     treadle("approvals", "reject", "toolu_1", "--text", "Too much.", "--by", "ada")

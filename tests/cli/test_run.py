@@ -16,7 +16,7 @@ from tests.client.stage import Stage, chain, done, ended, open_stage, parked
 from treadle.cli import exits, runs
 from treadle.sdk import Workflow
 from treadle.sdk.messages import Failure, StepFailed
-from treadle.sdk.run import StepEntry
+from treadle.sdk.run import Pause, StepEntry
 from treadle.sdk.settings import Settings
 from treadle.sdk.spending import SpendingLimits, Spent
 
@@ -67,6 +67,15 @@ def test_a_started_run_can_be_seen_listed_signalled_and_cancelled(
         *("run.requested", "run.signal_received", "run.cancel_requested")
     ]
     assert [line["id"] for line in treadle("run", "list", "--json").lines] == ["r1"]
+
+
+def test_a_pause_that_changes_nothing_says_so(treadle: Run, prepare: Prepare) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.document("r1", status="running", pause=Pause(event="e1", since_ms=1))
+
+    prepare(story)
+    assert treadle("run", "pause", "r1").out == "run r1 is paused already\n"
+    assert treadle("run", "pause", "r1", "--json").json["requested"] == ""
 
 
 def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Prepare) -> None:

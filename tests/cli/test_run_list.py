@@ -59,6 +59,15 @@ def test_options_find_the_runs_they_name(
     assert counted["total"] == len(lines) == sum(counted["by_status"].values())
 
 
+def test_a_start_is_suggested_where_there_are_no_runs_and_not_where_none_matches(
+    settings: Settings, treadle: Run
+) -> None:
+    play(settings, _nothing)
+    assert "; start one: treadle run start WORKFLOW" in treadle("run", "list").err
+    queued = treadle("run", "list", "--status", "queued").err
+    assert queued.startswith("no runs that are queued at ") and "start" not in queued
+
+
 def test_a_list_that_is_not_all_says_where_it_goes_on(
     settings: Settings, treadle: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

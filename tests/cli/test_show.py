@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cli.conftest import Run
 from tests.client.stage import Stage, chain, done, ended, play, raw
@@ -77,12 +78,15 @@ def test_a_step_is_shown_with_what_it_was_given_and_what_it_has_put_out(
         requested = await stage.event("r1", request)
         steps = {"first": done("e9"), "loop": StepEntry("active", 0, 1_000)}
         await stage.document("r1", definition=version, requested=requested, steps=steps)
-        await stage.register("r1", "first", "work", ended(["x" * 5_000]))
+        register = msgspec.structs.replace(ended(["x" * 5_000]), attempt=2)
+        await stage.register("r1", "first", "work", register)
 
     play(settings, story)
     told = treadle("run", "show", "r1", "--step", "first", "--json").json
     assert (told["input"], told["output"]) == ({"n": 1}, ["x" * 5_000])
-    assert told["step"]["status"] == "completed"
+    assert (told["step"]["status"], told["step"]["attempt"]) == ("completed", 2)
+    row = next(line for line in treadle("run", "show", "r1").out.splitlines() if "first" in line)
+    assert row.split()[:3] == ["first", "completed", "2"]
     shown = treadle("run", "show", "r1", "--step", "first").out
     assert '"n": 1' in shown and "output, 5004 bytes" in shown
     assert "more characters: --json has it whole" in shown and "x" * 4_000 not in shown

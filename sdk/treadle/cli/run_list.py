@@ -81,7 +81,8 @@ async def _list(
     if page.runs:
         views.listing(page.runs)
     else:
-        output.remark(f"no runs{_which(wanted)} {place}; start one: treadle run start WORKFLOW")
+        start = "" if any(wanted.values()) else "; start one: treadle run start WORKFLOW"
+        output.remark(f"no runs{_which(wanted)} {place}{start}")
     if page.cursor is not None:
         output.remark(f"there are more: --cursor {page.cursor}")
     _remark_scanned(page.scanned)

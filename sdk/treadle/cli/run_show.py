@@ -55,7 +55,7 @@ async def _run(client: Client, run: str, *, outputs: bool, as_json: bool) -> int
 
     from treadle.cli import exits, output, views
 
-    view = await client.get(run)
+    view = await client.get(run, attempts=True)
     found = await client.outputs(run, bytes_max=OUTPUT_BYTES_MAX) if outputs else None
     if as_json:
         output.emit(view if found is None else {**msgspec.structs.asdict(view), "outputs": found})

@@ -221,8 +221,13 @@ async def cancel(client: Client, run_id: str, reason: str, *, now: bool, as_json
 
 
 async def pause(client: Client, run_id: str, reason: str, *, as_json: bool) -> int:
-    await client.pause(run_id, reason)
-    return _asked(run_id, "pause", as_json=as_json)
+    if await client.pause(run_id, reason):
+        return _asked(run_id, "pause", as_json=as_json)
+    if as_json:
+        output.emit({"run": run_id, "requested": "", "status": (await client.get(run_id)).status})
+    else:
+        output.say(f"run {run_id} is paused already")
+    return exits.OK
 
 
 async def resume(

@@ -248,6 +248,12 @@ async def _answered_before(
             if earlier is not None and earlier.call_id == reply.call_id:
                 found = stored.sequence, earlier
     if found is None:
+        if document is not None and document.is_terminal:
+            raise RunConflict(
+                run,
+                f"has ended as {document.status}, and asks nothing any more",
+                f"See the run: `treadle run show {run}`.",
+            )
         have = ", ".join(repr(each.id) for each in asks) or "nothing"
         raise RunConflict(
             run,

@@ -40,7 +40,6 @@ from treadle.sdk.client.inspecting import Inspection
 from treadle.sdk.client.limits import LimitView, limits_of
 from treadle.sdk.client.listing import RunCounts, RunPage, count_runs, list_runs
 from treadle.sdk.client.logs import LogLine, logs
-from treadle.sdk.client.looking import look
 from treadle.sdk.client.many import ManyStarts
 from treadle.sdk.client.operating import Operations
 from treadle.sdk.client.planned import graph_of
@@ -338,10 +337,6 @@ class Client(Operations, Inspection, ManyStarts):
         raw = await output_of(self._store, document)
         what, most = f"result of run {run!r}", payload.GATHERED_BYTES_MAX
         return payload.decode(what, bytes(raw), type_ or Any, bytes_max=most)
-
-    async def get(self, run: str) -> RunView:
-        """Return where a run stands, with what it waits for and what to do about it."""
-        return (await look(self._store, run)).view
 
     async def explain(self, run: str) -> Explanation:
         """Return why the run is not getting on, or what it is doing, and what to do next.

@@ -134,10 +134,14 @@ def _check_asked(document: RunDocument, step: ApprovalStep) -> None:
     if status == "active":
         return
     why = f" ({entry.failure})" if entry and entry.failure else ""
-    told = "has not come to" if status in ("waiting", "deciding") else "does not ask any more at"
+    is_before = status in ("waiting", "deciding")
+    told = "has not come to" if is_before else "does not ask any more at"
+    told = f"{told} step {step.id!r}, which is {status}{why}"
+    if document.is_terminal and is_before:
+        told = f"has ended as {document.status}, and never came to step {step.id!r}"
     raise RunConflict(
         document.run,
-        f"{told} step {step.id!r}, which is {status}{why}",
+        told,
         f"See the run: `treadle run show {document.run}`.",
     )
 

@@ -148,9 +148,9 @@ class RunHandle:
             trace=trace,
         )
 
-    async def pause(self, reason: str = "") -> None:
+    async def pause(self, reason: str = "") -> bool:
         """Start nothing more until the run is resumed: see ``Client.pause``."""
-        await self._client.pause(self.id, reason)
+        return await self._client.pause(self.id, reason)
 
     async def resume(self, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """End a pause, and move parked steps on: see ``Client.resume``."""

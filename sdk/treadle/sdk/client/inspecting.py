@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from treadle.sdk.client.lane_list import LaneView, lanes_of
+from treadle.sdk.client.looking import look
 from treadle.sdk.client.steps import (
     FAILED_ITEMS_MAX,
     StepDetail,
     StepOutput,
     outputs_of,
     step_detail,
+    with_attempts,
 )
 from treadle.sdk.client.store import Store
+from treadle.sdk.client.view import RunView
 from treadle.sdk.client.windows import WindowView, windows_of
 from treadle.sdk.payload import PAYLOAD_BYTES_MAX
 
@@ -19,6 +22,14 @@ class Inspection:
     """The part of a client that looks into runs, and into what they share."""
 
     _store: Store
+
+    async def get(self, run: str, *, attempts: bool = False) -> RunView:
+        """Return where a run stands, with what it waits for and what to do about it.
+
+        With ``attempts`` also how many of them its ended steps took: a read for each such step.
+        """
+        found = await look(self._store, run)
+        return await with_attempts(self._store, found) if attempts else found.view
 
     async def get_step(
         self, run: str, step: str, *, failed_items: int = FAILED_ITEMS_MAX

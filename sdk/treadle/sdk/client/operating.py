@@ -44,13 +44,13 @@ class Operations:
         """
         return await requests.cancel(self._store, run, reason, now=now)
 
-    async def pause(self, run: str, reason: str = "") -> None:
+    async def pause(self, run: str, reason: str = "") -> bool:
         """Start nothing more of a run until it is resumed: see ``docs/operations.md``.
 
-        What is under way finishes. A run that is paused already stays as it is. Raises
+        What is under way finishes. False if it is paused already, and stays as it is. Raises
         ``RunConflict`` if it has ended.
         """
-        await requests.pause(self._store, run, reason)
+        return await requests.pause(self._store, run, reason)
 
     async def resume(self, run: str, step: str | None = None, **raised: Unpack[Raised]) -> None:
         """End a pause, and move parked steps on with raised bounds: ``max_*`` raise to, ``add_*``

@@ -169,8 +169,8 @@ async def cancel(store: Store, run: str, reason: str, *, now: bool = False) -> b
     return True
 
 
-async def pause(store: Store, run: str, reason: str) -> None:
-    """Ask for a pause; a run that is paused already stays as it is."""
+async def pause(store: Store, run: str, reason: str) -> bool:
+    """Ask for a pause; return False for a run that is paused already, and stays as it is."""
     document = await require(store, run)
     if document is not None and document.is_terminal:
         raise RunConflict(
@@ -179,8 +179,10 @@ async def pause(store: Store, run: str, reason: str) -> None:
             f"See it: `treadle run show {run}`.",
         )
     is_paused = document is not None and document.is_paused
-    if not is_paused or not await _is_pausing(store, run, document):
-        await _store(store, run, "pause", new_nonce(), PauseRequested(reason=reason))
+    if is_paused and await _is_pausing(store, run, document):
+        return False
+    await _store(store, run, "pause", new_nonce(), PauseRequested(reason=reason))
+    return True
 
 
 async def _is_pausing(store: Store, run: str, document: RunDocument | None) -> bool:

@@ -5,25 +5,31 @@ A step's view says how it stands; this is what passed through it, for people who
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from treadle.sdk.client.deciding import input_of
 from treadle.sdk.client.event import decode_event
-from treadle.sdk.client.looking import look
+from treadle.sdk.client.looking import Look, look
 from treadle.sdk.client.planned import graph_of
 from treadle.sdk.client.result import step_output
 from treadle.sdk.client.store import Store
-from treadle.sdk.client.view import StepView, no_step
-from treadle.sdk.definition import MapStep, Step
+from treadle.sdk.client.view import RunView, StepView, no_step
+from treadle.sdk.definition import MapStep, Step, WorkStep
 from treadle.sdk.errors import InvariantError, StoredUnreadable
 from treadle.sdk.gathering import Gatherer
 from treadle.sdk.given import Graph
-from treadle.sdk.messages import ItemFailure, StepGiven
-from treadle.sdk.run import MapState, RunDocument, has_output
+from treadle.sdk.messages import Ended, ItemFailure, StepGiven
+from treadle.sdk.run import MapState, RunDocument, has_output, is_kept
 from treadle.sdk.subjects import RegisterAddress
 
 FAILED_ITEMS_MAX = 20
 """Failed items of a map that are told one by one: enough to see whether they have one cause."""
+
+
+READS_AT_ONCE = 64
+"""Registers asked for at once."""
 
 
 class StepDetail(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -55,6 +61,7 @@ class StepOutput(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 async def step_detail(store: Store, run: str, step_id: str, failed_max: int) -> StepDetail:
     """Return a step of a run; raise ``UserError`` if its workflow has none of that id."""
     found = await look(store, run)
+    found = msgspec.structs.replace(found, view=await with_attempts(store, found))
     known = [step.id for step in found.view.steps]
     if step_id not in known:
         raise no_step(run, found.view.workflow, known, step_id)
@@ -64,6 +71,40 @@ async def step_detail(store: Store, run: str, step_id: str, failed_max: int) -> 
     if document is None or graph is None or step_id not in graph.steps:
         return detail
     return await _read(store, document, graph, detail, failed_max)
+
+
+async def with_attempts(store: Store, found: Look) -> RunView:
+    """Return the view of a run with the attempts that its ended steps took, or their last
+    iterations: it is in their registers, which are read for it."""
+    document, steps = found.document, found.definition.steps if found.definition else ()
+    if document is None:
+        return found.view
+    over = {view.id for view in found.view.steps if view.status in ("completed", "failed")}
+    wanted = [
+        step
+        for step in steps
+        if isinstance(step, WorkStep)
+        and not isinstance(step, MapStep)
+        and step.id in over
+        and not is_kept(document, step.id)
+    ]
+    gate = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def attempts_of(step: WorkStep) -> int:
+        async with gate:
+            try:
+                held = await store.register(document.run, step.id, step.type, document.domain)
+            except StoredUnreadable:
+                return 0
+        return held.register.attempt if held and isinstance(held.register, Ended) else 0
+
+    counts = await asyncio.gather(*(attempts_of(step) for step in wanted))
+    took = {step.id: count for step, count in zip(wanted, counts, strict=True)}
+    views = (
+        msgspec.structs.replace(view, attempt=took.get(view.id, view.attempt))
+        for view in found.view.steps
+    )
+    return msgspec.structs.replace(found.view, steps=tuple(views))
 
 
 async def outputs_of(store: Store, run: str, bytes_max: int) -> dict[str, StepOutput]:
