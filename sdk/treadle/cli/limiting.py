@@ -1,4 +1,4 @@
-"""``treadle limits``: which limits and lanes are in use, who holds them, and how many wait."""
+"""``treadle limits``: which limits, lanes and budgets are in use, by whom, and how many wait."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ HOLDERS_SHOWN_MAX = 3
 
 
 def limits(json: Json = False, url: Url = None, namespace: Namespace = None) -> int:
-    """List the limits and lanes in use: who holds them, those who wait, and rates."""
+    """List limits, lanes and budgets of providers: who holds them, and who waits."""
     from treadle.cli import runs
 
     return runs.run(url, namespace, lambda client: _list(client, as_json=json))
 
 
 async def _list(client: Client, *, as_json: bool) -> int:
-    from treadle.cli import exits, lane_lines, output
+    from treadle.cli import exits, lane_lines, output, provider_lines
 
     views, lanes = await client.limits(), await client.lanes()
+    budgets = await client.provider_budgets()
     if as_json:
         for view in views:
             output.emit(view)
@@ -32,9 +33,11 @@ async def _list(client: Client, *, as_json: bool) -> int:
             (view.label, view.kind, _used(view), str(view.waiting), _who(view)) for view in views
         ]
         output.table(("LIMIT", "KIND", "USED", "WAITING", "HELD BY"), rows)
-    elif not lanes:
+    elif not lanes and not budgets:
         output.remark("no limit is in use; steps get them in their workflow: docs/flow-control.md")
     lane_lines.show(lanes, is_first=not views, as_json=as_json)
+    is_first = not views and not lanes
+    provider_lines.show(budgets, is_first=is_first, as_json=as_json)
     return exits.OK
 
 

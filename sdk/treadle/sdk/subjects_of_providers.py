@@ -17,6 +17,10 @@ class ProviderSubjects:
     def provider(self, key: str) -> str:
         return f"$KV.{self.limits_bucket}.p.{key}"
 
+    def parse_provider(self, subject: str) -> str:
+        """Return the key of a record."""
+        return subject.rsplit(".", 1)[1]
+
     def provider_waiter(self, key: str, line: str, run: str, step: str, domain: str) -> str:
         return f"$KV.{self.limits_bucket}.q.{key}.{line}.{domain}.{run}.{step}"
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.sdk.messages import ProviderRecord
+from treadle.sdk.provider_buckets import MINUTE_MS
 from treadle.worker.agent.core.conversation import RateLimits
 from treadle.worker.agent.core.provider_budget import (
     LINE_MS_MAX,
-    MINUTE_MS,
     ProviderBudget,
     admit,
     corrected,

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.sdk.messages import ProviderRecord, ProviderWaiter
+from treadle.sdk.provider_buckets import LOOKED_AT_MAX, MINUTE_MS
 from treadle.worker.agent.core.provider_budget import (
     AGAIN_MS,
     GRACE_MS,
     LATE_MS,
-    LOOKED_AT_MAX,
-    MINUTE_MS,
     ProviderBudget,
     Reservation,
     admit,

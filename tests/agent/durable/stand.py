@@ -35,7 +35,7 @@ class Stand:
         self.fake = fake
         self.client = client
         self._directory = directory
-        self._workers: list[Forked] = []
+        self._processes: list[Forked] = []
         self._logs: dict[int, Path] = {}
         self.ledger = directory / "ledger.jsonl"
 
@@ -47,13 +47,29 @@ class Stand:
             "TREADLE_FAILPOINTS": failpoints,
             "ANTHROPIC_BASE_URL": self.fake.base_url,
             "PAY_LEDGER": str(self.ledger),
-            "PAY_NAME": f"worker-{len(self._workers)}",
+            "PAY_NAME": f"worker-{len(self._processes)}",
             **settings,
         }
-        log = self._directory / f"worker-{len(self._workers)}.log"
+        log = self._directory / f"worker-{len(self._processes)}.log"
         module = module if "." in module else f"tests.agent.durable.{module}"
         process = agents().start(module, env=env, log=log)
-        self._workers.append(process)
+        self._processes.append(process)
+        self._logs[process.pid] = log
+        return process
+
+    def engine(self, failpoints: str = "") -> Forked:
+        """Start an engine: for a stand that has none in this process."""
+        name = f"engine-{len(self._processes)}"
+        env = {
+            "TREADLE_NATS_URL": self.settings.url,
+            "TREADLE_NAMESPACE": self.settings.namespace,
+            "TREADLE_FAILPOINTS": failpoints,
+            "CRASH_NAME": name,
+            "CRASH_ACK_WAIT_S": "1.0",
+        }
+        log = self._directory / f"{name}.log"
+        process = agents().start("tests.crash.member", "engine", env=env, log=log)
+        self._processes.append(process)
         self._logs[process.pid] = log
         return process
 
@@ -75,8 +91,8 @@ class Stand:
         await wait_until(f"one of {[p.pid for p in processes]} is fenced", is_fenced, PATIENCE_S)
 
     def close(self) -> None:
-        """End the workers."""
-        for process in self._workers:
+        """End the processes."""
+        for process in self._processes:
             process.kill()
             process.wait()
 

@@ -22,11 +22,11 @@ from treadle.sdk.bus.connection import Connection
 from treadle.sdk.bus.jetstream import JetStream
 from treadle.sdk.client.view import RunView
 from treadle.sdk.messages import ProviderRecord
+from treadle.sdk.provider_buckets import MINUTE_MS
 from treadle.sdk.rfc3339 import written
 from treadle.sdk.settings import Settings
 from treadle.sdk.subjects import Subjects
 from treadle.worker.agent import Agent, ProviderBudget
-from treadle.worker.agent.core.provider_budget import MINUTE_MS
 from treadle.worker.agent.models.anthropic import AnthropicModel
 from treadle.worker.agent.models.retrying import RetryPolicy
 from treadle.worker.agent.testing import FakeAnthropic, RecordedRequest, Turn, error, text, turn

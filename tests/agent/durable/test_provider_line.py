@@ -17,11 +17,20 @@ from treadle.sdk import RunCancelled
 from treadle.sdk.settings import Settings
 from treadle.worker.agent import ProviderBudget
 from treadle.worker.agent.models.retrying import RetryPolicy
-from treadle.worker.agent.testing import Turn, error, text, turn
+from treadle.worker.agent.testing import (
+    Gate,
+    RecordedRequest,
+    Turn,
+    error,
+    stall_after,
+    text,
+    turn,
+)
 
 AT_ONCE = RetryPolicy(wait_s_max=0.0)
 """Whoever is too early waits without a worker."""
 SHORT = {"input_tokens": 10, "output_tokens": 5}
+UNCACHED = {**SHORT, "cache_creation_input_tokens": 0}
 
 
 @pytest.mark.slow
@@ -53,6 +62,41 @@ def test_a_429_keeps_its_place_and_newcomers_come_after_it(settings: Settings) -
             second = await client.start("orders", "Late?", id="r2")
             await until_in_line(second, "answer")
             assert {await first.result(), await second.result()} == {"first", "second"}
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_after_a_429_comes_the_refused_run_then_the_sleepers_in_order_then_newcomers(
+    settings: Settings,
+) -> None:
+    asked, gate = list[str](), Gate()
+
+    def play(request: RecordedRequest) -> Turn:
+        name = next(name for name in "vwxyz" if f"letter-{name}" in request.raw.decode())
+        asked.append(name)
+        if asked == ["v", "w"]:
+            return error(429, retry_after=2)
+        stall = stall_after(0, gate=gate) if name == "v" else None
+        return turn(text(f"to {name}"), usage=UNCACHED, fault=stall)
+
+    async def story() -> None:
+        # By what is reserved there is room for one call: each comes after the one before it.
+        budget = ProviderBudget(tokens_per_minute=1_700)
+        options = {"provider_budget": budget, "model_retry": AT_ONCE}
+        async with talking(settings, play, **options) as (client, fake):
+            runs = [await client.start("orders", "letter-v", id="v")]
+            while not fake.count:
+                await asyncio.sleep(0.01)
+            for name in "wxy":
+                runs.append(await client.start("orders", f"letter-{name}", id=name))
+                await until_in_line(runs[-1], "answer")
+            gate.open()
+            while fake.count < 2:
+                await asyncio.sleep(0.01)
+            runs.append(await client.start("orders", "letter-z", id="z"))
+            assert [await run.result() for run in runs] == [f"to {name}" for name in "vwxyz"]
+            assert asked == ["v", "w", *"wxyz"]
 
     asyncio.run(story())
 

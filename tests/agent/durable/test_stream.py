@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from treadle.worker.agent.testing import (
     tool_use,
     turn,
 )
+from treadle.worker.agent.testing.script import Responder
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ async def read_order(ctx: ToolContext[None], order: str) -> str:
 
 @contextlib.asynccontextmanager
 async def talking(
-    settings: Settings, turns: list[Turn], **options: Any
+    settings: Settings, turns: Sequence[Turn] | Responder, **options: Any
 ) -> AsyncIterator[tuple[Client, FakeAnthropic]]:
     """Serve an agent that is answered with these turns."""
     workflow = Workflow("orders")

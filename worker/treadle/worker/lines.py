@@ -7,7 +7,6 @@ stored: a place whose register has ended is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import msgspec
@@ -24,6 +23,7 @@ from treadle.sdk.messages import (
     Task,
     TaskDue,
 )
+from treadle.sdk.provider_buckets import ordered
 from treadle.sdk.subjects import RegisterAddress, Subjects, settle_id
 
 LINES: tuple[ProviderLine, ...] = get_args(ProviderLine)
@@ -77,15 +77,6 @@ class Lines(Protocol):
     async def call(self, waiter: ProviderWaiter, asleep: Asleep) -> None:
         """Send somebody on who sleeps."""
         ...
-
-
-def ordered(
-    refused: Sequence[ProviderWaiter], others: Sequence[ProviderWaiter]
-) -> list[ProviderWaiter]:
-    """Return those who are waited for in their order, each once."""
-    by_age = sorted(refused, key=lambda each: (each.since_ms, each.place))
-    line = {each.place: each for each in (*by_age, *others)}
-    return list(line.values())
 
 
 class StoredLines:

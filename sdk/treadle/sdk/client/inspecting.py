@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.sdk.client.lane_list import LaneView, lanes_of
 from treadle.sdk.client.looking import look
+from treadle.sdk.client.provider_list import ProviderView, providers_of
 from treadle.sdk.client.steps import (
     FAILED_ITEMS_MAX,
     StepDetail,
@@ -55,6 +56,11 @@ class Inspection:
         Those of a workflow with ``concurrency``, and of singletons, are among them.
         """
         return await lanes_of(self._store)
+
+    async def provider_budgets(self) -> list[ProviderView]:
+        """Return the budgets of models' providers that workers share: what is free, until when
+        a 429 holds them, who waits and who has been called. See docs/provider-budgets.md."""
+        return await providers_of(self._store)
 
     async def collected(self, workflow: str | None = None) -> list[WindowView]:
         """Return the starts that are collected and are no run yet, by window, those first that

@@ -27,6 +27,13 @@ class ProviderSaid(msgspec.Struct, frozen=True):
     pace_ms: float
     """In how long one comes back."""
 
+    def left_at(self, now_ms: float) -> float:
+        """Return how many are left then; less than none if more was reserved than it said."""
+        if self.full_ms <= now_ms:
+            return self.limit
+        back = (now_ms - self.at_ms) / self.pace_ms if self.pace_ms else self.limit
+        return min(self.limit, self.left + max(0.0, back))
+
     def free_at_ms(self, count: float, now_ms: float) -> float:
         """Return from when so much is left."""
         if self.full_ms <= now_ms:

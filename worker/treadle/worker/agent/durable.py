@@ -179,6 +179,7 @@ class AgentHandler:
             cancelled=ctx.cancelled,
             shared=ctx.shared,
             address=ctx.address,
+            after_loss=ctx.losses > 0,
         )
         narrator = Narrator(ctx.say)
         if desk.earlier:

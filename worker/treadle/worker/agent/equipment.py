@@ -64,6 +64,8 @@ class Equipment:
     """What all workers know of providers; None is an agent that runs in this process alone."""
     address: RegisterAddress | None = None
     """Which step's register the run moves; None is none."""
+    after_loss: bool = False
+    """The worker of an execution before this one vanished."""
     stream: bool = True
     sequential: bool = False
     approval_timeout: timedelta = timedelta(0)
@@ -87,7 +89,14 @@ class Equipment:
             return None
         shared = self.shared or OF_THIS_PROCESS
         name = f"{model.provider}/{model.name}"
-        return Gate(shared, name, self.provider_budget, now_ms, self.address)
+        return Gate(
+            shared,
+            name,
+            self.provider_budget,
+            now_ms,
+            self.address,
+            after_loss=self.after_loss,
+        )
 
     def check_model(self, name: str) -> None:
         """Raise ``UserError`` unless a hook may switch to a model of that name."""

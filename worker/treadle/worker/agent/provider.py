@@ -23,6 +23,7 @@ import msgspec
 from treadle.sdk import failpoints
 from treadle.sdk.ids import new_nonce
 from treadle.sdk.messages import ProviderLine, ProviderRecord, ProviderWaiter
+from treadle.sdk.provider_buckets import LOOKED_AT_MAX
 from treadle.sdk.subjects import RegisterAddress
 from treadle.worker.agent.core import provider_budget as core
 from treadle.worker.agent.core.conversation import ModelFault, RateLimits, Usage
@@ -56,6 +57,8 @@ class Gate:
         budget: ProviderBudget,
         now_ms: Callable[[], int],
         address: RegisterAddress | None = None,
+        *,
+        after_loss: bool = False,
     ) -> None:
         self._shared = shared
         self._lines = shared.lines
@@ -65,6 +68,8 @@ class Gate:
         self._now_ms = now_ms
         self._address = address
         self._alone = new_nonce()
+        self._again_ms = 0 if after_loss else core.AGAIN_MS
+        """A worker that was lost may have marked whom it calls, and have called nobody."""
         self._since_ms = 0
         self._tokens = 0
         self._reservation: core.Reservation | None = None
@@ -85,7 +90,7 @@ class Gate:
             waiting, place = await self._standing(record)
             me = waiting[place] if place < len(waiting) else self._me()
             before = [each.tokens for each in waiting[:place]]
-            are_more = place >= core.LOOKED_AT_MAX
+            are_more = place >= LOOKED_AT_MAX
             admission = core.admit(
                 core.answered(record, me.place),
                 self._budget,
@@ -99,20 +104,26 @@ class Gate:
                 changed = core.unlined(changed)
             if not admission.wait_ms:
                 rest = [each for each in waiting if each.place != me.place]
-                changed, called = core.calls(changed, self._budget, rest, now_ms)
+                changed, called = core.calls(
+                    changed, self._budget, rest, now_ms, again_ms=self._again_ms
+                )
                 if await self._write(record, changed, revision):
                     self._reservation = core.reservation(changed, tokens)
                     failpoints.reach("agent.call-reserved")
                     await self._let_in(changed, called)
+                    self._again_ms = core.AGAIN_MS
                     return 0, ""
             else:
                 has_entered = await self._enter("b")
                 changed = msgspec.structs.replace(changed, is_waited_for=True)
-                changed, called = core.calls(changed, self._budget, waiting, now_ms, me.place)
+                changed, called = core.calls(
+                    changed, self._budget, waiting, now_ms, me.place, self._again_ms
+                )
                 if await self._write(record, changed, revision, always=has_entered):
                     failpoints.reach("agent.call-waits")
                     ready = [(each, at_ms) for each, at_ms in called if at_ms <= now_ms]
                     await self._call(changed, ready)
+                    self._again_ms = core.AGAIN_MS
                     return admission.wait_ms / 1000, admission.why
             await asyncio.sleep(RETRY_S * (1 + random.random()))
         self._contended()
@@ -120,28 +131,22 @@ class Gate:
 
     async def settle(self, usage: Usage, said: RateLimits | None) -> None:
         """Take note of what the call has used, and of what the provider said with it."""
-        used = usage.input_tokens + usage.cache_write_tokens + usage.output_tokens
-        reserved, self._reservation = self._reservation, None
-
-        def change(record: ProviderRecord, now_ms: int) -> ProviderRecord:
-            if reserved is not None:
-                record = core.corrected(record, self._budget, reserved, used, now_ms)
-            return core.told(record, said, now_ms)
-
-        await self._change(change)
+        await self._change(self._settled(usage, said))
 
     async def limited(self, fault: ModelFault) -> None:
-        """Let nobody call for as long as the provider asks after a 429.
+        """Settle a call that a 429 refused; nobody calls for as long as the provider asks.
 
-        The call is the first one after it, except for those that asked earlier.
+        The call is the first one after it, except for those that asked earlier. All in one write:
+        what it gives back calls nobody into the pause.
         """
         wait_ms = round((fault.retry_after_s or LIMITED_S) * 1000)
         why = f"the provider limits {self._name}"
+        settled = self._settled(fault.usage, fault.limits)
         self._stands = None
         await self._enter("a")
 
         def change(record: ProviderRecord, now_ms: int) -> ProviderRecord:
-            record = msgspec.structs.replace(record, is_waited_for=True)
+            record = msgspec.structs.replace(settled(record, now_ms), is_waited_for=True)
             return core.held(record, wait_ms, why, now_ms)
 
         await self._change(change)
@@ -160,7 +165,7 @@ class Gate:
         """Return who is waited for, and how many of them come before this call."""
         if not record.is_waited_for and not self._stands:
             return [], 0
-        waiting = await self._lines.first(self._key, core.LOOKED_AT_MAX)
+        waiting = await self._lines.first(self._key, LOOKED_AT_MAX)
         place = self._me().place
         for number, each in enumerate(waiting):
             if each.place == place:
@@ -227,7 +232,7 @@ class Gate:
         called: Sequence[tuple[ProviderWaiter, float]] = ()
         for _ in range(TRIES_MAX):
             record, revision = await self._read()
-            waiting = await self._lines.first(self._key, core.LOOKED_AT_MAX)
+            waiting = await self._lines.first(self._key, LOOKED_AT_MAX)
             changed, called = core.calls(record, self._budget, waiting, self._now_ms())
             if await self._write(record, changed, revision):
                 return changed, called
@@ -236,6 +241,18 @@ class Gate:
 
     # ---------------------------------------------------------------- the record
 
+    def _settled(self, usage: Usage, said: RateLimits | None) -> Change:
+        """Return the change that replaces what the call has reserved by what it has used."""
+        used = usage.input_tokens + usage.cache_write_tokens + usage.output_tokens
+        reserved, self._reservation = self._reservation, None
+
+        def change(record: ProviderRecord, now_ms: int) -> ProviderRecord:
+            if reserved is not None:
+                record = core.corrected(record, self._budget, reserved, used, now_ms)
+            return core.told(record, said, now_ms)
+
+        return change
+
     async def _change(self, change: Change) -> None:
         """Store what a function makes of the record, and call those who have their turn with it."""
         for _ in range(TRIES_MAX):
@@ -243,7 +260,7 @@ class Gate:
             now_ms = self._now_ms()
             changed, called = core.Calls(change(record, now_ms))
             if changed.is_waited_for:
-                waiting = await self._lines.first(self._key, core.LOOKED_AT_MAX)
+                waiting = await self._lines.first(self._key, LOOKED_AT_MAX)
                 me = self._me().place if self._stands else ""
                 changed, called = core.calls(changed, self._budget, waiting, now_ms, me)
             if await self._write(record, changed, revision):

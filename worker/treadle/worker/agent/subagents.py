@@ -135,6 +135,7 @@ class Subagent:
             provider_budget=own.provider_budget or outer.provider_budget,
             shared=outer.shared,
             address=outer.address,
+            after_loss=outer.after_loss,
             tool_sleep=outer.tool_sleep,
         )
 

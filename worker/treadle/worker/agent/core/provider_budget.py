@@ -19,21 +19,17 @@ from typing import NamedTuple
 import msgspec
 
 from treadle.sdk.messages import ProviderRecord, ProviderSaid, ProviderWaiter
+from treadle.sdk.provider_buckets import MINUTE_MS, forecast, gap_ms, lowest, reserved_by
 from treadle.worker.agent.core.conversation import RateLimits
 
-MINUTE_MS = 60_000
 HELD_MS_MAX = 24 * 3600 * 1000
 """A day: a provider may say anything."""
 LINE_MS_MAX = 60 * MINUTE_MS
 """Whoever is not called for this long looks by itself: whoever should have called may be dead."""
-LOOKED_AT_MAX = 16
-"""Of a line: so many have their turn at once at most, and may come in any order."""
 AGAIN_MS = 2_000
 """After this, whoever was called and still sleeps is called again."""
 GRACE_MS = 10_000
 """Whoever was called, and is neither asleep nor here after this, is waited for no longer."""
-LOWS_MAX = 32
-"""Of low points that a record remembers."""
 LATE_MS = 500
 """By more than this must a wait be too long for the waiter to be told."""
 
@@ -98,12 +94,12 @@ def admit(
     ``before`` are the tokens of those who come first, in order; ``are_more`` says that they are
     not all.
     """
-    (*_, own_ms), why = _forecast(record, budget, [*before, tokens], now_ms)
+    (*_, own_ms), why = forecast(record, budget, [*before, tokens], now_ms)
     if own_ms <= now_ms and not are_more:
-        return Admission(_reserved(record, budget, tokens, now_ms), 0)
+        return Admission(reserved_by(record, budget, tokens, now_ms), 0)
     come_ms = own_ms
     if are_more:
-        come_ms = max(own_ms, record.line_ms) + max(_gap_ms(budget, tokens), 1.0)
+        come_ms = max(own_ms, record.line_ms) + max(gap_ms(budget, tokens), 1.0)
         come_ms = min(come_ms, max(own_ms, now_ms + LINE_MS_MAX))
     waiting = msgspec.structs.replace(record, line_ms=max(record.line_ms, come_ms))
     if own_ms <= now_ms or not why:
@@ -117,19 +113,21 @@ def calls(
     line: Sequence[ProviderWaiter],
     now_ms: int,
     asking: str = "",
+    again_ms: int = AGAIN_MS,
 ) -> Calls:
     """Return who of the first in line has its turn now, and the one that is next after them.
 
-    ``asking`` is the place of who does the looking, and need not be called.
+    ``asking`` is the place of who does the looking, and need not be called. Whoever was called is
+    called again after ``again_ms``.
     """
     if not line:
         return Calls(record)
-    times, _ = _forecast(record, budget, [each.tokens for each in line], now_ms)
+    times, _ = forecast(record, budget, [each.tokens for each in line], now_ms)
     known = {each.place: record.called[each.place] for each in line if each.place in record.called}
     marks, found = dict(known), list[tuple[ProviderWaiter, float]]()
     for waiter, at_ms in zip(line, times, strict=True):
         called_ms = known.get(waiter.place, 0)
-        if waiter.place != asking and now_ms - called_ms >= AGAIN_MS:
+        if waiter.place != asking and now_ms - called_ms >= again_ms:
             found.append((waiter, at_ms))
             # Whoever only has to know its time anew may be told another one at once.
             marks[waiter.place] = called_ms or (now_ms if at_ms <= now_ms else 0)
@@ -156,84 +154,6 @@ def unlined(record: ProviderRecord) -> ProviderRecord:
 def is_overdue(record: ProviderRecord, place: str, now_ms: int) -> bool:
     """True if somebody was called so long ago that nobody waits for it any more."""
     return now_ms - (record.called.get(place) or now_ms) > GRACE_MS
-
-
-def _forecast(
-    record: ProviderRecord, budget: ProviderBudget, sizes: Sequence[int], now_ms: float
-) -> tuple[list[float], str]:
-    """Return when each may call if each does as soon as it may, and what the last waits for."""
-    times, at_ms, why = list[float](), float(now_ms), ""
-    for tokens in sizes:
-        free_ms, why = _free(record, budget, tokens, at_ms)
-        at_ms = max(at_ms, free_ms)
-        times.append(at_ms)
-        record = _reserved(record, budget, tokens, at_ms)
-    return times, why
-
-
-def _free(
-    record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: float
-) -> tuple[float, str]:
-    """Return from when there is room for a call, and what it waits for until then."""
-    requests, most = budget.requests_per_minute, budget.tokens_per_minute
-    bounds = (
-        (record.held_until_ms, record.held_by),
-        (
-            _free_at_ms(record.requests_full_ms, requests, 1, now_ms),
-            f"the budget of {record.name} is used up: {requests:,} requests a minute",
-        ),
-        (
-            _free_at_ms(record.tokens_full_ms, most, tokens, now_ms),
-            f"the budget of {record.name} is used up: {most:,} tokens a minute",
-        ),
-        (
-            record.requests.free_at_ms(1, now_ms) if record.requests else 0,
-            f"the provider said that it takes no more requests of {record.name} now",
-        ),
-        (
-            record.tokens.free_at_ms(tokens, now_ms) if record.tokens else 0,
-            f"the provider said that too few tokens are left of {record.name}",
-        ),
-    )
-    return max(bounds, key=lambda bound: bound[0])
-
-
-def _reserved(
-    record: ProviderRecord, budget: ProviderBudget, tokens: int, now_ms: float
-) -> ProviderRecord:
-    requests, most = budget.requests_per_minute, budget.tokens_per_minute
-    number, low_ms = record.number + 1, max(0.0, record.tokens_full_ms - now_ms)
-    return msgspec.structs.replace(
-        record,
-        number=number,
-        lows=_lowest((*record.lows, (number, low_ms))) if most else record.lows,
-        requests_full_ms=_with(record.requests_full_ms, requests, 1, now_ms),
-        tokens_full_ms=_with(record.tokens_full_ms, most, tokens, now_ms),
-        reserved_tokens=tokens + (record.reserved_tokens if record.tokens_full_ms > now_ms else 0),
-        requests=_less(record.requests, 1),
-        tokens=_less(record.tokens, tokens),
-    )
-
-
-def _gap_ms(budget: ProviderBudget, tokens: int) -> float:
-    rates = (budget.requests_per_minute, 1), (budget.tokens_per_minute, tokens)
-    return max(count * MINUTE_MS / rate if rate else 0.0 for rate, count in rates)
-
-
-def _free_at_ms(full_ms: float, per_minute: int, count: int, now_ms: float) -> float:
-    """Return from when a bucket lets so much through."""
-    if not per_minute or full_ms <= now_ms:
-        return now_ms  # More than a whole bucket is let through when it is full.
-    return max(now_ms, min(full_ms, full_ms + count * MINUTE_MS / per_minute - MINUTE_MS))
-
-
-def _with(full_ms: float, per_minute: int, count: int, now_ms: float) -> float:
-    """Return when a bucket is full again after this."""
-    return max(full_ms, now_ms) + count * MINUTE_MS / per_minute if per_minute else full_ms
-
-
-def _less(said: ProviderSaid | None, count: int) -> ProviderSaid | None:
-    return said and msgspec.structs.replace(said, left=said.left - count)
 
 
 # ---------------------------------------------------------------- what a call has shown
@@ -277,21 +197,8 @@ def corrected(
         for number, low in record.lows
     )
     return msgspec.structs.replace(
-        record, tokens_full_ms=record.tokens_full_ms - credit_ms, lows=_lowest(lows)
+        record, tokens_full_ms=record.tokens_full_ms - credit_ms, lows=lowest(lows)
     )
-
-
-def _lowest(lows: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """Return those than which no later one is lower; if they are many, a little too low."""
-    found = list[tuple[int, float]]()
-    for number, low in reversed(lows):
-        if not found or low < found[-1][1]:
-            found.append((number, low))
-    found.reverse()
-    while len(found) > LOWS_MAX:
-        at = min(range(len(found) - 1), key=lambda k: found[k + 1][1] - found[k][1])
-        found[at : at + 2] = [(found[at + 1][0], found[at][1])]
-    return tuple(found)
 
 
 def told(record: ProviderRecord, said: RateLimits | None, now_ms: int) -> ProviderRecord:

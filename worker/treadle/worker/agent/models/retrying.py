@@ -71,7 +71,7 @@ class Passage(Protocol):
         ...
 
     async def limited(self, fault: ModelFault) -> None:
-        """Take note of a 429: the call keeps its place, before all who have not been let in."""
+        """Settle a call that a 429 refused: it comes before all who have not been let in."""
         ...
 
     @property
@@ -157,20 +157,21 @@ async def call(
             return Called(response=response, tries=tries, wasted=wasted)
         except ModelError as exc:
             wasted += exc.fault.usage
-            if passage is not None:
-                await passage.settle(exc.fault.usage, exc.fault.limits)
             fault = msgspec.structs.replace(exc.fault, usage=wasted)
             malformed += fault.kind == "malformed"
             superseded += fault.is_committed
             may_supersede = on_superseded is not None and superseded <= policy.superseded_retries
+            is_over = not _is_repeatable(fault, malformed, policy)
             if fault.is_committed and (not may_supersede or fault.kind not in TRANSIENT):
-                raise ModelError(fault) from exc
-            if not _is_repeatable(fault, malformed, policy):
-                raise ModelError(fault) from exc
-            is_limited = fault.kind == "rate_limited"
+                is_over = True
+            is_limited = fault.kind == "rate_limited" and not is_over
             limited += is_limited
-            if is_limited and passage is not None:
-                await passage.limited(_patient(fault, policy, limited))
+            if passage is not None and is_limited:
+                await passage.limited(_patient(exc.fault, policy, limited))
+            elif passage is not None:
+                await passage.settle(exc.fault.usage, exc.fault.limits)
+            if is_over:
+                raise ModelError(fault) from exc
             line = passage.line if is_limited and passage is not None else ""
             if fault.retry_after_s > policy.park_after_s:
                 raise ModelBusy(fault.retry_after_s, fault, tries, line) from exc
