@@ -223,6 +223,29 @@ def test_no_more_begin_in_a_while_than_the_rate_and_its_burst_allow(
             assert last - first + 1 <= allowed
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(-(10**10), 10**10)), max_size=40),
+    st.integers(1, 5),
+    st.integers(1, 100),
+)
+def test_nobody_waits_longer_than_for_those_before_him_whatever_a_clock_once_showed(
+    readings: list[tuple[int, int]], burst: int, interval_us: int
+) -> None:
+    true_us, next_us, stored_us = 10**12, 0, 0
+    for before, (pause_us, wrong_by_us) in enumerate(readings):
+        true_us += pause_us
+        now_us = true_us + wrong_by_us
+        standing_us = rates.counted_from(next_us, stored_us, now_us)
+        next_us, begins_us = rates.reserve(standing_us, now_us, interval_us, burst)
+        stored_us = now_us
+        assert 0 <= begins_us - now_us <= before * interval_us
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_clock_that_goes_on_changes_nothing(next_us: int, stored_us: int, pause_us: int) -> None:
+    assert rates.counted_from(next_us, stored_us, stored_us + pause_us) == next_us
+
+
 @pytest.mark.parametrize("limit", [Concurrency(1), RateLimit(1, 1.0)])
 def test_a_limit_with_a_name_is_shared_by_value_wherever_the_value_is_found(
     limit: Concurrency | RateLimit,

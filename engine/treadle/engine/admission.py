@@ -103,7 +103,7 @@ class Admission:
         step = await self.find_step(address, queued.task)
         if step is None:
             return placed  # Gone, or not there yet: the sweep comes again.
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = await self._rates.now_ms() if flow.rates else time.time_ns() // 1_000_000
         event: SlotsGranted | RateDeferred = SlotsGranted(token)
         if flow.rates and not is_timely(queued.task, now_ms):
             due_ms = await self._rates.due_ms(flow.rates, weight_of(queued.task))

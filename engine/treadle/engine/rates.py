@@ -1,17 +1,18 @@
 """Rate limits on JetStream: one number for each, changed by compare-and-set.
 
 A task that comes too early is given a time, and the number moves on: it asks once and never polls.
-A reservation that is lost with its engine leaves a gap, and never one too many.
+A reservation that is lost with its engine leaves a gap, and never one too many. The time is the
+server's: that of one engine's clock, once it jumped, would hold up those of all others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import msgspec
 
-from treadle.engine.core.rates import reserve
+from treadle.engine.core.rates import counted_from, reserve
+from treadle.engine.server_clock import ServerClock
 from treadle.sdk.bus.connection import Unknown
 from treadle.sdk.bus.jetstream import JetStream, Refused, Stored
 from treadle.sdk.errors import StoredUnreadable
@@ -20,6 +21,8 @@ from treadle.sdk.stored import read
 from treadle.sdk.subjects import Subjects
 
 TRIES_MAX = 200
+CLOCK_TOLERANCE_US = 100_000
+"""A record that is younger than now by more was stored before the server's clock was set back."""
 _RETRY_S = 0.005
 
 _decoder = msgspec.json.Decoder(RateRecord)
@@ -31,7 +34,12 @@ class Rates:
     def __init__(self, js: JetStream, subjects: Subjects) -> None:
         self._js = js
         self._subjects = subjects
+        self._clock = ServerClock(js, subjects.limits_stream)
         self._locks: dict[str, asyncio.Lock] = {}
+
+    async def now_ms(self) -> int:
+        """Return the time that rates go by, in milliseconds since the epoch."""
+        return await self._clock.now_us() // 1000
 
     async def due_ms(self, claims: tuple[RateClaim, ...], count: int) -> int:
         """Take places under each of the rates; return when the last of them lets them begin.
@@ -56,8 +64,7 @@ class Rates:
         subject = s.rate(claim.key)
         for _ in range(TRIES_MAX):
             stored = await self._js.last(s.limits_stream, subject)
-            before = _number(stored)
-            now_us = time.time_ns() // 1000
+            before, now_us = await self._standing(stored)
             next_us, due_us = reserve(before, now_us, claim.interval_us, claim.burst, count)
             record = RateRecord(
                 label=claim.label,
@@ -79,10 +86,18 @@ class Rates:
                 await asyncio.sleep(_RETRY_S)
         raise Unknown(f"the record of rate {claim.label!r} was refused {TRIES_MAX} times")
 
+    async def _standing(self, stored: Stored | None) -> tuple[int, int]:
+        """Return the theoretical time of the next, and the time; microseconds."""
+        now_us = await self._clock.now_us()
+        if stored is None:
+            return 0, now_us
+        if stored.time_us > now_us + CLOCK_TOLERANCE_US:
+            now_us = await self._clock.ask()
+            return counted_from(_number(stored), stored.time_us, now_us), now_us
+        return _number(stored), max(now_us, stored.time_us)
 
-def _number(stored: Stored | None) -> int:
-    if stored is None:
-        return 0
+
+def _number(stored: Stored) -> int:
     try:
         return read(_decoder, stored).next_us
     except StoredUnreadable:

@@ -18,3 +18,12 @@ def reserve(
     theoretical = max(next_us, now_us)
     begins = max(now_us, theoretical - (burst - min(count, burst)) * interval_us)
     return theoretical + count * interval_us, begins
+
+
+def counted_from(next_us: int, stored_us: int, now_us: int) -> int:
+    """Return a theoretical time that was stored at a time, by the clock of now; microseconds.
+
+    A clock that was ahead when it was stored, and is right again, shows an earlier time: what is
+    reserved counts from then on, and not from when the clock will be there once more.
+    """
+    return next_us - max(0, stored_us - now_us)
