@@ -109,6 +109,8 @@ def test_what_is_done_again_because_it_was_undone_is_named_before(
                 )
 
     asyncio.run(story())
+    many = treadle("run", "retry", "--all", "--workflow", "order", "--dry-run").err
+    assert "! 1 of them were compensated (r1): a retry executes again what was undone" in many
     told = treadle("run", "fork", "r1", "--from-step", "ship", "--id", "other", "--json")
     assert told.err.startswith(
         "! 2 steps are executed again, although it starts from step 'ship': 'charge', 'pack'."
@@ -118,3 +120,5 @@ def test_what_is_done_again_because_it_was_undone_is_named_before(
     assert treadle("run", "fork", "r1", "--id", "whole").err == "", "that starts all again"
     assert "made of run r1, with none of its steps:" in treadle("run", "show", "whole").out
     assert treadle("run", "retry", "r2").err == "", "nothing of it was undone"
+    again = treadle("run", "retry", "--all", "--workflow", "order", "--yes", "--json").lines
+    assert [line["repeated"] for line in again[:-1]] == [[], []], "both were there already"

@@ -13,7 +13,8 @@ from tests.client.stage import chain, parked, raw, task
 from treadle.sdk import UserError, Workflow
 from treadle.sdk.client import RunView, Span, Timeline
 from treadle.sdk.client.origin import ForkedFrom
-from treadle.sdk.client.timeline.diffing import diff_iterations, diff_runs
+from treadle.sdk.client.steps import StepOutput
+from treadle.sdk.client.timeline.diffing import diff_iterations, diff_runs, with_outputs
 from treadle.sdk.client.timeline.folding import Happened, timeline_of
 from treadle.sdk.client.timeline.span import MapCounts
 from treadle.sdk.client.view import Held, of_document
@@ -355,6 +356,20 @@ def test_what_a_step_that_waited_was_given_and_why_it_failed_are_compared() -> N
     assert diff_runs(failed("c1", "Boom"), failed("c2", "Boom")).is_same
     (row,) = diff_runs(failed("c1", "Boom"), failed("c2", "Bang")).rows
     assert row.changed == ("failures",)
+
+
+def test_maps_are_compared_by_their_outputs_and_large_ones_by_their_sizes() -> None:
+    span = Span(kind="map", step="each", begin_ms=1, end_ms=2, outcome="completed")
+    one, other = line("r1", span), line("r2", span)
+
+    def changed(left: StepOutput, right: StepOutput) -> tuple[str, ...]:
+        found = diff_runs(with_outputs(one, {"each": left}), with_outputs(other, {"each": right}))
+        return found.rows[0].changed
+
+    small = StepOutput(size_bytes=3, value=raw([1]))
+    assert changed(small, small) == ()
+    assert changed(small, StepOutput(size_bytes=3, value=raw([2]))) == ("output",)
+    assert changed(StepOutput(size_bytes=99), StepOutput(size_bytes=98)) == ("output",)
 
 
 def test_what_lasts_has_lasted_until_it_was_read() -> None:

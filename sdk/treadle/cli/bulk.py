@@ -94,11 +94,11 @@ def _every(
     place = runs.place_of(url, namespace)
 
     async def over(client: Client) -> int:
-        alone: list[BulkOutcome] = []
+        warned: list[BulkOutcome] = []
 
         def tell(outcome: BulkOutcome) -> None:
-            if _is_alone(outcome):
-                alone.append(outcome)
+            if _is_warned_of(outcome):
+                warned.append(outcome)
             _tell(outcome, dry_run=many.dry_run, as_json=as_json)
 
         over: Over = {**wanted, "at_once": many.at_once, "dry_run": many.dry_run, "each": tell}
@@ -117,7 +117,7 @@ def _every(
         else:
             output.remark(_summary(many.action, report, place, dry_run=dry_run))
         if many.dry_run or many.yes:
-            _warn(many.action, alone)
+            _warn(many.action, warned)
         return exits.OK if report.is_complete else exits.PARTIAL
 
     return runs.run(url, namespace, over)
@@ -136,17 +136,17 @@ async def _ask(
         return "nothing"
     figures: dict[str, int] = {}
     if many.action in LEFT:
-        alone: list[BulkOutcome] = []
+        warned: list[BulkOutcome] = []
 
         def look(outcome: BulkOutcome) -> None:
-            if _is_alone(outcome):
-                alone.append(outcome)
+            if _is_warned_of(outcome):
+                warned.append(outcome)
 
         report = await act(client, {**over, "dry_run": True, "each": look})
         if not report.counts.get("would"):
             return "nothing"
         figures = report.counts if len(report.counts) > 1 else {}
-        _warn(many.action, alone)
+        _warn(many.action, warned)
     is_wanted = _confirmed(many.action, counts.total, counts.by_status, figures, place)
     return "yes" if is_wanted else "no"
 
@@ -180,7 +180,19 @@ def _is_alone(outcome: BulkOutcome) -> bool:
     return bool(outcome.parent) and outcome.result in ("would", "done")
 
 
-def _warn(action: Action, alone: Sequence[BulkOutcome]) -> None:
+def _is_warned_of(outcome: BulkOutcome) -> bool:
+    return _is_alone(outcome) or bool(outcome.repeated)
+
+
+def _warn(action: Action, found: Sequence[BulkOutcome]) -> None:
+    again = sorted(outcome.run for outcome in found if outcome.repeated)
+    if again:
+        some = ", ".join(again[:NAMED_MAX]) + (" and others" if len(again) > NAMED_MAX else "")
+        output.remark(
+            f"! {len(again):,} of them were compensated ({some}): a {action} executes again what "
+            "was undone, and what depends on that"
+        )
+    alone = [outcome for outcome in found if _is_alone(outcome)]
     if not alone:
         return
     parents = sorted({outcome.parent for outcome in alone})

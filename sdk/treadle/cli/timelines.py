@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from treadle.sdk.client import Client, Span, Timeline
 
 BAR_CHARS = 24
+MAP_BYTES_MAX = 16 * 1024 * 1024
+"""Of the output of a map that is compared: of a larger one its size is."""
 _MARKS = {
     **dict.fromkeys(("attempt", "map"), "█"),
     **dict.fromkeys(("pause", "scheduled"), "·"),
@@ -119,12 +121,21 @@ async def _diff(
         right = await client.timeline(other or "")
         if step:
             left, right = left.of_step(step), right.of_step(step)
+        left, right = await _with_maps(client, left), await _with_maps(client, right)
         found = diff_runs(left, right)
     if as_json:
         output.emit(found)
     else:
         differences.show(found)
     return exits.OK
+
+
+async def _with_maps(client: Client, run: Timeline) -> Timeline:
+    from treadle.sdk.client.timeline.diffing import with_outputs
+
+    if not any(span.kind == "map" and span.outcome == "completed" for span in run.spans):
+        return run
+    return with_outputs(run, await client.outputs(run.run, bytes_max=MAP_BYTES_MAX))
 
 
 # ---------------------------------------------------------------- rows

@@ -24,7 +24,7 @@ from treadle.sdk.client.listing import list_runs
 from treadle.sdk.client.raising import Raised, resume_request
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.view import RunView, of_document
-from treadle.sdk.errors import RunConflict, ServerError, TreadleError, UserError
+from treadle.sdk.errors import RunConflict, ServerError, TreadleError, UnknownWorkflow, UserError
 from treadle.sdk.listing.filters import RunFilter, RunsWanted, filter_of, matches
 from treadle.sdk.listing.wire import Position
 from treadle.sdk.run import RunDocument
@@ -75,6 +75,8 @@ class BulkOutcome(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     """Of a covered run: the run that covers it. Of another one that is retried: a run which has
     failed too and does not match, and whose own retry would do the same once more."""
+    repeated: tuple[str, ...] = ()
+    """Of a retry: completed steps that it executes again because they were undone."""
     error: str = ""
 
 
@@ -160,7 +162,8 @@ class Bulk:
         async def act(view: RunView) -> BulkOutcome:
             origin = calling.origin(None)
             made = await forking.fork(self._store, view.id, wanted_of_each, origin)
-            return _done(view, was_there=not made.is_new, made=made.run)
+            done = _done(view, was_there=not made.is_new, made=made.run)
+            return replace(done, repeated=made.repeated)
 
         return await act_on_all(self._store, "retry", wanted, act, version)
 
@@ -236,6 +239,8 @@ class _Judge:
         self._action = action
         self._chosen = chosen
         self._lineage = Lineage(store, version)
+        self._store = store
+        self._version: Version = version
 
     async def left(self, view: RunView) -> BulkOutcome:
         """Return the outcome of a run that is left to others, else that it would be acted on."""
@@ -248,6 +253,16 @@ class _Judge:
     async def made(self, view: RunView) -> str:
         """Return the retry that a run has already."""
         return await self._lineage.made_of(view.id) if self._action == "retry" else ""
+
+    async def would(self, outcome: BulkOutcome) -> BulkOutcome:
+        """Return the outcome of a run that would be acted on, with what that does again."""
+        if self._action != "retry":
+            return outcome
+        try:
+            again = await forking.repeated(self._store, outcome.run, retried(None, self._version))
+        except UnknownWorkflow:
+            return outcome
+        return replace(outcome, repeated=again)
 
     async def _cancelled_by(self, view: RunView) -> str:
         if view.parent is None or view.parent.detached:
@@ -289,7 +304,9 @@ async def _outcome(
             return outcome
         if made := await judge.made(view):
             return replace(outcome, result="unchanged", made=made, parent="")
-        return outcome if dry_run else replace(await act(view), parent=outcome.parent)
+        if dry_run:
+            return await judge.would(outcome)
+        return replace(await act(view), parent=outcome.parent)
     except RunConflict as exc:
         return BulkOutcome(run=view.id, result="refused", error=str(exc))
     except ServerError:

@@ -62,6 +62,8 @@ class Made(NamedTuple):
     run: str
     is_new: bool
     """False if it was there, made in the same way."""
+    repeated: tuple[str, ...] = ()
+    """Of a new one: the steps that it executes again because they were undone."""
 
 
 class Graphs(NamedTuple):
@@ -137,7 +139,8 @@ async def fork(store: Store, run: str, wanted: Wanted, origin: Origin) -> Made:
     forked = msgspec.structs.replace(forked, kept=kept, given=given)
     await _put(store, new_run, msgspec.structs.replace(request, fork=forked), "start")
     await _is_there(store, new_run, request, given_input)
-    return Made(new_run, is_new=True)
+    again = () if is_whole else repeated_steps(*source[2:4], source.document, wanted.step)
+    return Made(new_run, is_new=True, repeated=again)
 
 
 async def repeated(store: Store, run: str, wanted: Wanted) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ that run did.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from treadle.sdk.client.origin import ForkedFrom
+from treadle.sdk.client.steps import StepOutput
 from treadle.sdk.client.timeline.span import MapCounts, Span, SpanKind, Timeline
 from treadle.sdk.errors import UserError
 from treadle.sdk.messages import NO_RAW
@@ -177,6 +179,23 @@ def diff_iterations(run: Timeline, left: int, right: int, step: str = "") -> Dif
             )
     row = _row(loop, left, found[(loop, left)], found[(loop, right)])
     return Difference(left=f"{run.run}#{left}", right=f"{run.run}#{right}", rows=(row,))
+
+
+def with_outputs(run: Timeline, outputs: Mapping[str, StepOutput]) -> Timeline:
+    """Return a run with the outputs of its maps, which no event has; of a large one its size."""
+    spans = tuple(
+        msgspec.structs.replace(span, output=_told(outputs[span.step]))
+        if span.kind == "map" and span.step in outputs
+        else span
+        for span in run.spans
+    )
+    return msgspec.structs.replace(run, spans=spans)
+
+
+def _told(output: StepOutput) -> msgspec.Raw:
+    if output.value is not None:
+        return output.value
+    return msgspec.Raw(msgspec.json.encode({"size_bytes": output.size_bytes}))
 
 
 def cells_of(timeline: Timeline) -> dict[tuple[str, int], Cell]:
