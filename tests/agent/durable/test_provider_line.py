@@ -29,16 +29,16 @@ from treadle.worker.agent.testing import (
 
 AT_ONCE = RetryPolicy(wait_s_max=0.0)
 """Whoever is too early waits without a worker."""
-SHORT = {"input_tokens": 10, "output_tokens": 5}
-UNCACHED = {**SHORT, "cache_creation_input_tokens": 0}
+SHORT = {"input_tokens": 10, "output_tokens": 5, "cache_creation_input_tokens": 0}
+ONE_CALL = ProviderBudget(tokens_per_minute=1_700)
+"""By what is reserved there is room for one call, and by what calls use for many."""
 
 
 @pytest.mark.slow
 def test_answers_that_are_shorter_than_estimated_call_those_who_sleep(settings: Settings) -> None:
     async def story() -> None:
         turns: list[Turn] = [turn(text("done"), usage=SHORT)] * 8
-        budget = ProviderBudget(tokens_per_minute=1_500)
-        options = {"provider_budget": budget, "model_retry": AT_ONCE}
+        options = {"provider_budget": ONE_CALL, "model_retry": AT_ONCE}
         async with talking(settings, turns, **options) as (client, _):
             runs = [await client.start("orders", "Late?", id=f"r{n}") for n in range(8)]
             # By what is reserved, there would be one call in 40 s.
@@ -78,12 +78,11 @@ def test_after_a_429_comes_the_refused_run_then_the_sleepers_in_order_then_newco
         if asked == ["v", "w"]:
             return error(429, retry_after=2)
         stall = stall_after(0, gate=gate) if name == "v" else None
-        return turn(text(f"to {name}"), usage=UNCACHED, fault=stall)
+        return turn(text(f"to {name}"), usage=SHORT, fault=stall)
 
     async def story() -> None:
-        # By what is reserved there is room for one call: each comes after the one before it.
-        budget = ProviderBudget(tokens_per_minute=1_700)
-        options = {"provider_budget": budget, "model_retry": AT_ONCE}
+        # Each call comes after the one before it.
+        options = {"provider_budget": ONE_CALL, "model_retry": AT_ONCE}
         async with talking(settings, play, **options) as (client, fake):
             runs = [await client.start("orders", "letter-v", id="v")]
             while not fake.count:
