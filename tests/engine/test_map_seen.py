@@ -10,6 +10,8 @@ from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 from tests.engine.test_map import Items, mapping
 
+from treadle.sdk import Retry
+from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.timeline.span import MapCounts
 from treadle.sdk.tracing import names
 from treadle.sdk.wording import items_text
@@ -95,3 +97,59 @@ async def _spans(stand: Stand) -> None:
     last = chunks["chunk 2"].attributes
     assert (last[names.ITEM_FIRST], last[names.ITEMS], last[names.ITEMS_FAILED]) == (4, 2, 1)
     assert last[names.ITEM_FAILURE] == "item 5: NonRetryable: 5 is broken"
+
+
+def test_a_map_of_a_paused_run_waits_for_the_resume_once_its_chunks_are_over(play: Play) -> None:
+    items = Items()
+    items.gate = asyncio.Event()
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(items.worker)
+        await stand.client.start(mapping(chunk=1, max_parallel=2), list(range(COUNT)), id="run")
+
+        async def at_once() -> int:
+            return items.at_once
+
+        await stand.until("two are at work", at_once, lambda count: count == 2)
+        await stand.client.pause("run", "look")
+        await stand.status("run", "paused")
+        told = await stand.client.explain("run")
+        assert (told.state, told.main.kind) == ("healthy", "mapping"), "they are allowed to finish"
+        assert items.gate is not None
+        items.gate.set()
+
+        async def explained() -> Explanation:
+            return await stand.client.explain("run")
+
+        told = await stand.until("it is stuck", explained, lambda each: each.is_stuck)
+        assert [reason.kind for reason in told.reasons] == ["paused"]
+        assert told.main.command == "treadle run resume run"
+        await stand.client.resume("run")
+        assert await stand.client.result("run", timeout_s=15) == [n * 2 for n in range(COUNT)]
+
+    play(story)
+
+
+def test_a_map_whose_items_all_wait_says_why(play: Play) -> None:
+    items = Items()
+    items.flaky = {0}
+
+    async def story(stand: Stand) -> None:
+        await stand.engine()
+        stand.worker(items.worker)
+        slow = mapping(retry=Retry(max_attempts=3, delay_s=600, jitter=0))
+        await stand.client.start(slow, [0], id="run")
+
+        async def explained() -> Explanation:
+            return await stand.client.explain("run")
+
+        told = await stand.until(
+            "it waits", explained, lambda each: each.main.kind == "retry_delay"
+        )
+        assert (told.state, told.main.kind, told.main.step) == ("healthy", "retry_delay", "double")
+        assert f"step 'double' has done {items_text(0, 1, 0)}" in told.main.text
+        assert "; chunk 0 waits before it tries attempt 2 (" in told.main.text
+        assert "ValueError: item 0: 0 is flaky" in told.main.text
+
+    play(story)

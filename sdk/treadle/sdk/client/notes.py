@@ -129,6 +129,8 @@ def notes_of(
             )
         elif step.doing == "awaiting_child":
             notes.append(_child_note(step))
+        elif step.doing == "mapping" and document.is_paused:
+            pass  # The pause holds its chunks.
         elif step.status == "active" and step.type and step.doing != "paused":
             notes.extend(_worker_notes(step, document, presence))
     return tuple(notes)

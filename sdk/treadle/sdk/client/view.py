@@ -389,7 +389,7 @@ def _step_view(
         timed_out=timed_out(run, step, entry),
     )
     if entry.status in ("active", "parked"):
-        return _live(view, held)
+        return live(view, held)
     return _over(view, entry, held)
 
 
@@ -428,7 +428,8 @@ def _wakes_ms(step: SleepStep, entry: StepEntry | None) -> int:
     return wakes_ms(step, entry.started_ms, entry.due_ms) if entry and is_asleep else 0
 
 
-def _live(view: StepView, held: Held | None) -> StepView:
+def live(view: StepView, held: Held | None) -> StepView:
+    """Return an active step, or a chunk of a map, with what its register says."""
     if held is None:
         if view.kind == "signal":
             return msgspec.structs.replace(view, doing="awaiting_signal", since_ms=view.started_ms)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
+from itertools import chain, islice
 
 import msgspec
 
@@ -21,7 +22,7 @@ from treadle.sdk.client.notes import engine_notes, notes_of
 from treadle.sdk.client.result import hint_of
 from treadle.sdk.client.store import Store
 from treadle.sdk.client.streaming import last_said
-from treadle.sdk.client.view import RunView, StepView
+from treadle.sdk.client.view import Held, RunView, StepView, live
 from treadle.sdk.errors import StoredUnreadable
 from treadle.sdk.messages import (
     Beat,
@@ -34,10 +35,12 @@ from treadle.sdk.messages import (
     WorkerPresence,
 )
 from treadle.sdk.stored import read
-from treadle.sdk.subjects import Subjects
+from treadle.sdk.subjects import Subjects, chunk_id
 
 BEFORE_MAX = 1_000
 """Tasks looked at before one that waits for a worker; of a longer line only so much is told."""
+CHUNKS_ASKED_MAX = 10
+"""Chunks of a map under way that are looked at; they were given out in their order."""
 NAMESPACES_MAX = 50
 """Other namespaces of the server that are asked for a run that is not here."""
 
@@ -73,8 +76,10 @@ async def _with_steps(store: Store, facts: Facts, found: Look, *, hears_engines:
     """Add what the active steps are at, and who was heard; the rest counts as gone."""
     steps: dict[str, StepFacts] = {}
     waiting: list[tuple[StepView, Task, int]] = []
-    for step in facts.view.steps:
-        held = found.registers.get(step.id)
+    chunks = await _chunks(store, facts, found)
+    under_way = [(step, found.registers.get(step.id)) for step in facts.view.steps]
+    under_way += [each for of_map in chunks.values() for each in of_map]
+    for step, held in under_way:
         if step.status != "active" or held is None:
             continue
         if isinstance(held.register, Queued):
@@ -87,17 +92,19 @@ async def _with_steps(store: Store, facts: Facts, found: Look, *, hears_engines:
             waiting.append((step, held.register, held.sequence))
     lines = await asyncio.gather(*(_in_line(store, facts.domain, *each) for each in waiting))
     steps |= {step.id: each for (step, _, _), each in zip(waiting, lines, strict=True)}
-    tokens = {token: step.id for step, _, token in waiting}
+    tokens = {token: step for step, _, token in waiting}
+    types = {step.type for step, _ in under_way if step.id in steps}
     engines = [each for each in found.presence if each.role == "engine"] if hears_engines else []
-    heard = await _heard(store, facts, found, tokens, steps, engines)
-    for token, name in tokens.items():
+    heard = await _heard(store, facts, found, tokens.keys(), types, engines)
+    for token, step in tokens.items():
+        name = step.id
         taken = _taken(list(heard.beats.values()), token)
         moved = False
         if taken is None:
-            step = facts.view.step(name)
             now = await store.register(facts.view.id, name, step.type, facts.domain)
             moved = now is not None and now.sequence != token
-        said = await last_said(store, facts.view.id, name) if taken else None
+        is_step = name in found.registers
+        said = await last_said(store, facts.view.id, name) if taken and is_step else None
         steps[name] = msgspec.structs.replace(steps[name], taken=taken, has_moved=moved, said=said)
     living = tuple(each for each in found.presence if each not in heard.silent)
     view = _view_of(found, living) if heard.silent else facts.view
@@ -106,27 +113,57 @@ async def _with_steps(store: Store, facts: Facts, found: Look, *, hears_engines:
         view=view,
         now_ms=await now_of(store),
         steps=steps,
+        chunks={name: tuple(view for view, _ in of_map) for name, of_map in chunks.items()},
         presence=living,
         silent=heard.silent,
         beats=tuple(heard.beats.values()),
     )
 
 
+async def _chunks(
+    store: Store, facts: Facts, found: Look
+) -> dict[str, list[tuple[StepView, Held | None]]]:
+    """Return, of each map, the first chunks under way whose tasks are stored."""
+    maps = found.document.maps if found.document else {}
+    chunks = dict[str, list[tuple[StepView, Held | None]]]()
+    for step in facts.view.steps:
+        if step.status != "active" or step.id not in maps:
+            continue
+        spans = maps[step.id].under_way
+        numbers = chain.from_iterable(range(first, last + 1) for first, last in spans)
+        for number in islice(numbers, CHUNKS_ASKED_MAX):
+            name = chunk_id(step.id, number)
+            with contextlib.suppress(StoredUnreadable):
+                held = await store.register(facts.view.id, name, step.type, facts.domain)
+                if held is None:
+                    continue
+                view = StepView(
+                    id=name,
+                    kind="task",
+                    type=step.type,
+                    status="active",
+                    started_ms=step.started_ms,
+                )
+                chunks.setdefault(step.id, []).append((live(view, held), held))
+    return chunks
+
+
 async def _heard(
     store: Store,
     facts: Facts,
     found: Look,
-    tokens: Mapping[int, str],
-    steps: Mapping[str, StepFacts],
+    tokens: Set[int],
+    types: Set[str],
     engines: Sequence[WorkerPresence],
 ) -> Heard:
-    types = {step.type for step in facts.view.steps if step.id in steps}
     workers = [
         each
         for each in found.presence
-        if each.role == "worker" and each.domain == facts.domain and types.intersection(each.types)
+        if each.role == "worker"
+        and each.domain == facts.domain
+        and not types.isdisjoint(each.types)
     ]
-    return await hear(store.js.connection, store.subjects, tokens.keys(), workers, engines)
+    return await hear(store.js.connection, store.subjects, tokens, workers, engines)
 
 
 def _view_of(found: Look, living: Sequence[WorkerPresence]) -> RunView:

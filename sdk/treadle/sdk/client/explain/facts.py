@@ -8,7 +8,7 @@ from treadle.sdk.client.explain.reason import Explanation
 from treadle.sdk.client.explain.rings import Ring
 from treadle.sdk.client.limits import Wait
 from treadle.sdk.client.streaming import StreamItem
-from treadle.sdk.client.view import RunView
+from treadle.sdk.client.view import RunView, StepView
 from treadle.sdk.messages import Beat, DeadLetter, Held, Task, WorkerPresence
 
 
@@ -101,7 +101,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     """The server's clock, which all the times are of."""
     steps: dict[str, StepFacts] = {}
-    """Of active steps with a task."""
+    """Of active steps with a task, and of chunks of maps that are under way."""
+    chunks: dict[str, tuple[StepView, ...]] = {}
+    """Of a map: the first of its chunks that are under way."""
     presence: tuple[WorkerPresence, ...] = ()
     """The processes that are recorded, without those that are silent."""
     silent: tuple[WorkerPresence, ...] = ()

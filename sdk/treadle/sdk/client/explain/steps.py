@@ -4,7 +4,7 @@ no register yet ─> moving | undispatched
 under limits ────> limited
 delayed ─────────> retry_delay | loop_delay | overdue
 a sleep step ────> asleep | overdue
-a map ───────────> mapping
+a map ───────────> mapping | what its chunks are at, as steps are, if none works
 not given out ───> starting | slots_busy | untaken       (nobody serves it: a note says so)
 given out ───────> executing | slot_wait | starting | holder_gone
 """
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from treadle.sdk import chunks
 from treadle.sdk.client.explain import limiting
 from treadle.sdk.client.explain.facts import Facts, Halt, StepFacts, Taken
+from treadle.sdk.client.explain.mapping import mapped
 from treadle.sdk.client.explain.reason import Level, Reason, ReasonKind
 from treadle.sdk.client.notes import START_WORKER
 from treadle.sdk.client.streaming import StreamItem
@@ -23,7 +24,6 @@ from treadle.sdk.client.view import StepView
 from treadle.sdk.errors import clause
 from treadle.sdk.messages import Beat, WorkerPresence
 from treadle.sdk.times import age, date, since, until
-from treadle.sdk.wording import items_text
 
 YOUNG_MS = 2_000
 """What was written as recently is on its way: nobody is to blame yet."""
@@ -87,10 +87,10 @@ def _asleep(step: StepView, facts: Facts) -> Reason:
 
 
 def _mapping(step: StepView, facts: Facts) -> Reason | None:
-    if not serving(step, facts):
+    if not serving(step, facts) and facts.view.pause is None:
         return None  # A note says so.
-    text = f"has done {items_text(step.items_done, step.items, step.items_failed)}"
-    return _reason("mapping", "works", step, f"{text} ({since(step.started_ms, facts.now_ms)})")
+    reasons = (step_reason(chunk, facts) for chunk in facts.chunks.get(step.id, ()))
+    return mapped(step, facts, [each for each in reasons if each is not None])
 
 
 def _undispatched(step: StepView, facts: Facts) -> Reason:
