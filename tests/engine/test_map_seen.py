@@ -138,7 +138,7 @@ def test_a_map_whose_items_all_wait_says_why(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()
         stand.worker(items.worker)
-        slow = mapping(retry=Retry(max_attempts=3, delay_s=600, jitter=0))
+        slow = mapping(retry=Retry(max_attempts=3, delay_s=40, jitter=0))
         await stand.client.start(slow, [0], id="run")
 
         async def explained() -> Explanation:
