@@ -163,7 +163,7 @@ def test_a_condition_that_cannot_be_asked_fails_its_step() -> None:
     assert (walk.run.status, walk.run.failed_step) == ("failed", "a")
     assert walk.run.failure is not None
     assert walk.run.failure.type == "condition"
-    assert "missing" in walk.run.failure.message and "get(value" in walk.run.failure.message
+    assert "missing" in walk.run.failure.message and "write get(input" in walk.run.failure.message
 
 
 # ------------------------------------------------------------------ quorums

@@ -20,7 +20,7 @@ from treadle.worker import LoopContext, TaskContext, Worker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
 FOR_THE_AGENT_RUNTIME = {
-    *("append_record", "report_parts", "read_records", "newest_record", "shared"),
+    *("append_record", "report_parts", "read_records", "newest_record", "shared", "address"),
 }
 
 
