@@ -153,6 +153,7 @@ def test_a_rejection_and_an_answer_say_what_they_say(treadle: Run, waits: Any) -
     assert replies[0]["by"] == "ada"
 
 
+@pytest.mark.slow
 def test_an_answer_about_other_arguments_is_refused(treadle: Run, waits: Any) -> None:
     told = waits(PAY, WHICH)
     for verb in ("approve", "reject"):
@@ -233,6 +234,7 @@ def test_words_reach_the_only_loop_and_count_once(treadle: Run, waits: Any) -> N
     ]
 
 
+@pytest.mark.slow
 def test_words_that_cannot_be_placed_are_refused_with_what_to_do(
     treadle: Run, waits: Any, settings: Settings
 ) -> None:

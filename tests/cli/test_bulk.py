@@ -114,6 +114,7 @@ def test_a_person_is_asked_at_a_terminal(treadle: Run, answer: str, asked: int) 
     assert kinds(treadle, "r2").count("run.pause_requested") == asked
 
 
+@pytest.mark.slow
 def test_one_run_and_many_are_not_mixed_up(treadle: Run) -> None:
     usage = exits.USAGE
     assert "no run is named" in treadle("run", "cancel", code=usage).err

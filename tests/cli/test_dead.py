@@ -91,6 +91,7 @@ def test_the_bytes_of_a_message_are_printed_as_they_are(settings: Settings) -> N
     assert done.stdout == TORN
 
 
+@pytest.mark.slow
 def test_several_are_replayed_and_discarded_past_those_that_cannot_be(
     treadle: Run, settings: Settings
 ) -> None:

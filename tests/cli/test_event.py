@@ -27,6 +27,7 @@ def namespace_made(settings: Settings) -> Settings:
     return settings
 
 
+@pytest.mark.slow
 def test_an_event_is_published_once_for_its_id(treadle: Run, namespace_made: Settings) -> None:
     publish = ("event", "publish", "order.paid", "--payload", '{"n": 1}', "--id", "e1")
     assert treadle(*publish).out == "published order.paid: event 1\n"

@@ -75,6 +75,7 @@ def test_a_fork_names_where_it_starts_and_refuses_what_is_not_there(
     assert "has no step 'wrap' (it has 'first', 'loop'" in unknown["message"]
 
 
+@pytest.mark.slow
 def test_what_is_done_again_because_it_was_undone_is_named_before(
     treadle: Run, settings: Settings
 ) -> None:

@@ -60,6 +60,7 @@ def test_only_what_the_app_imports_or_reads_and_what_is_in_its_packages_counts(
     assert asks(counts, tmp_path, *others) == []
 
 
+@pytest.mark.slow
 def test_what_a_handler_imports_later_counts_from_then_on(
     tmp_path: Path, counts: reload.Counts
 ) -> None:
@@ -67,6 +68,7 @@ def test_what_a_handler_imports_later_counts_from_then_on(
     assert asks(counts, tmp_path, "app.py", "late.py", "beside.py") == ["app.py", "late.py"]
 
 
+@pytest.mark.slow
 def test_while_the_app_cannot_be_loaded_every_source_may_mend_it(
     tmp_path: Path, counts: reload.Counts
 ) -> None:

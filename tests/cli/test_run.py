@@ -78,6 +78,7 @@ def test_a_pause_that_changes_nothing_says_so(treadle: Run, prepare: Prepare) ->
     assert treadle("run", "pause", "r1", "--json").json["requested"] == ""
 
 
+@pytest.mark.slow
 def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Prepare) -> None:
     prepare(nothing)
     start = ("run", "start", "flow", "--lane", "chat:1", "--id")
@@ -102,6 +103,7 @@ def test_a_run_in_a_lane_says_what_it_is_queued_behind(treadle: Run, prepare: Pr
     treadle("run", "start", "flow", "--lane", "other", "--id", "r1", code=exits.CONFLICT)
 
 
+@pytest.mark.slow
 def test_a_run_begins_when_it_was_asked_to(treadle: Run, prepare: Prepare) -> None:
     prepare(nothing)
     start = ("run", "start", "flow", "--id")

@@ -102,6 +102,7 @@ def test_a_step_is_shown_with_what_it_was_given_and_what_it_has_put_out(
     treadle("run", "show", "r1", "--step", "first", "--outputs", code=exits.USAGE)
 
 
+@pytest.mark.slow
 def test_what_is_too_large_or_gone_is_said_and_not_shown(treadle: Run, settings: Settings) -> None:
     async def story(stage: Stage) -> None:
         version = await stage.client.register(chain())

@@ -138,6 +138,7 @@ def test_a_cancelled_run_says_why(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_here_is_found_in_the_namespace_where_it_is(
     own_server: NatsServer, namespace: str
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_task_that_nobody_serves_says_since_when(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_task_waits_in_line_while_all_workers_are_busy(play: Play) -> None:
     gate = asyncio.Event()
 

@@ -70,6 +70,7 @@ async def command(stand: Stand, *arguments: str) -> Done:
 # ---------------------------------------------------------------- a slow engine
 
 
+@pytest.mark.slow
 def test_a_step_whose_task_is_not_stored_is_on_its_way_and_later_a_problem(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_step_whose_task_is_not_stored_is_on_its_way_and_later_a_problem(
     play(story)
 
 
+@pytest.mark.slow
 def test_a_document_that_lags_behind_its_register_is_on_its_way_and_later_a_problem(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_the_first_one_in_a_lane_is_about_to_start(
     play(story)
 
 
+@pytest.mark.slow
 def test_an_event_of_another_run_that_is_tried_again_and_again_keeps_no_healthy_run(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

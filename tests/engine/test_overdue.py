@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 
 import msgspec
+import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
 
@@ -81,6 +82,7 @@ async def scene(stand: Stand) -> tuple[Counting, Overdue]:
     return js, Overdue(js, stand.subjects)
 
 
+@pytest.mark.slow
 def test_a_sweep_reads_what_is_new_and_never_again_what_sleeps(play: Play) -> None:
     async def story(stand: Stand) -> None:
         js, overdue = await scene(stand)

@@ -126,6 +126,7 @@ def test_a_paused_run_hears_signals_and_starts_nothing(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_what_a_sleep_was_before_begins_with_the_resume_and_nobody_is_asked_earlier(
     play: Play,
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_run_is_paused_before_it_begins(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_the_runs_timeout_and_a_cancel_end_a_paused_run(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

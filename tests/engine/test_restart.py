@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand, loop, open_stand
 
@@ -41,6 +42,7 @@ def test_an_engine_restarted_over_fifty_finished_runs_does_nothing(play: Play) -
     play(story)
 
 
+@pytest.mark.slow
 def test_events_all_delivered_again_change_nothing_of_finished_runs(play: Play) -> None:
     """Also when the engines' consumer was lost: everything comes again, from the beginning."""
 

@@ -103,6 +103,7 @@ def test_a_cancel_ends_a_loop_that_sleeps_and_clears_its_timers(play: Play) -> N
     play(story)
 
 
+@pytest.mark.slow
 def test_a_sleep_by_an_expression_ends_when_its_run_says_also_after_a_restart(play: Play) -> None:
     workflow = Workflow("remind", input=dict)
     workflow.sleep("nap", expression='input["at"]')
@@ -123,6 +124,7 @@ def test_a_sleep_by_an_expression_ends_when_its_run_says_also_after_a_restart(pl
     play(story)
 
 
+@pytest.mark.slow
 def test_a_sleep_by_cron_ends_at_its_next_time_also_after_a_restart(play: Play) -> None:
     workflow = Workflow("tick")
     nap = workflow.sleep("nap", cron="@every 2s")

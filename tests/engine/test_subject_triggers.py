@@ -278,6 +278,7 @@ def test_a_message_waits_until_its_workflow_is_registered(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_no_more_runs_are_in_flight_than_the_bound_and_all_messages_get_one(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

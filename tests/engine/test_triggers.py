@@ -367,6 +367,7 @@ def test_a_trigger_that_cannot_be_read_is_told_and_stops_no_other(
     assert "engine.trigger-unreadable trigger=broken" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_firing_that_fell_due_while_the_server_was_away_starts_one_run(
     own_server: NatsServer, namespace: str
 ) -> None:

@@ -138,6 +138,7 @@ def test_every_kind_of_step_that_begins_a_run_knows_the_runs_input(play: Play) -
     play(story)
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_after_fifty_cancels_runs_none_of_them(play: Play) -> None:
     workflow = Workflow("waits")
     workflow.task("step", "late")

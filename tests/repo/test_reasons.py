@@ -162,6 +162,7 @@ def named(request: pytest.FixtureRequest) -> set[str]:
     return set(listed)
 
 
+@pytest.mark.slow
 def test_the_table_of_reasons_is_that_of_the_code(
     request: pytest.FixtureRequest, named: set[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_handler_that_cannot_be_stopped_is_abandoned_and_its_slot_is_free_agai
     assert "worker.handler-abandoned" in caplog.text
 
 
+@pytest.mark.slow
 def test_long_handlers_and_tasks_that_wait_for_a_slot_keep_their_tasks(settings: Settings) -> None:
     async def story() -> None:
         worker = Worker(concurrency=1, ack_wait_s=ACK_WAIT_S)

@@ -110,6 +110,7 @@ def test_a_production_run_is_recorded_replays_without_tokens_and_shows_a_semanti
     assert "turn 1, call 1 (pay): decision execute -> denied" in out
 
 
+@pytest.mark.slow
 def test_a_recording_needs_no_step_if_there_is_one_and_replaces_no_file_by_accident(
     settings: Settings, treadle: Treadle
 ) -> None:

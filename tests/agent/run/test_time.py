@@ -10,6 +10,7 @@ import datetime
 import time
 from typing import Any
 
+import pytest
 from tests.agent.run.stage import Log, Stage, until
 
 from treadle.worker.agent.core.budget import Budget
@@ -50,6 +51,7 @@ def test_a_model_call_that_hangs_is_cut_at_the_hard_limit() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs_is_cut_at_the_hard_limit_and_what_was_done_is_kept() -> None:
     log = Log()
 
@@ -81,6 +83,7 @@ def test_a_tool_that_hangs_is_cut_at_the_hard_limit_and_what_was_done_is_kept() 
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_write_to_the_journal_is_never_cut_in_the_middle_by_the_limit() -> None:
     class Slow(MemoryJournal):
         """Is at an answer's record when the limit comes."""
