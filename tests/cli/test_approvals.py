@@ -71,6 +71,7 @@ def waits(settings: Settings) -> Callable[..., Told]:
     return waits
 
 
+@pytest.mark.slow
 def test_what_is_asked_is_listed_and_shown_with_the_next_command(treadle: Run, waits: Any) -> None:
     waits(PAY, WHICH)
     listed = treadle("approvals", "list")
@@ -164,6 +165,7 @@ def test_an_answer_about_other_arguments_is_refused(treadle: Run, waits: Any) ->
     assert told() == []
 
 
+@pytest.mark.slow
 def test_edited_arguments_are_an_object_from_a_text_or_a_file(
     treadle: Run, waits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_what_is_done_to_many_is_confirmed_or_asked_for_with_yes(treadle: Run) -
     assert kinds(treadle, "r2") == ["run.requested"]
 
 
+@pytest.mark.slow
 def test_what_is_left_to_parents_or_was_done_before_is_counted_apart(
     treadle: Run, settings: Settings
 ) -> None:

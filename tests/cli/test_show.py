@@ -69,6 +69,7 @@ def test_waits_that_ran_out_and_steps_never_reached_are_told_apart_from_others(
     assert "timed out  go; completed with null" in treadle("run", "timeline", "r1").out
 
 
+@pytest.mark.slow
 def test_a_step_is_shown_with_what_it_was_given_and_what_it_has_put_out(
     treadle: Run, settings: Settings
 ) -> None:

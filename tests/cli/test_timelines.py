@@ -153,6 +153,7 @@ def test_a_retry_and_a_fork_are_compared_with_the_run_they_were_made_of(
     assert 'input  r1-r1  {"n":1}' in told and 'input  r3  {"n":2}' in told
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_there_is_an_error_and_not_the_same(
     treadle: Run, settings: Settings
 ) -> None:

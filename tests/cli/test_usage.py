@@ -37,6 +37,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_speaks_json(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200"})

@@ -280,6 +280,7 @@ def test_a_loop_parks_and_goes_on_where_it_was_when_it_is_resumed(play: Play) ->
     play(story)
 
 
+@pytest.mark.slow
 def test_a_loop_parked_at_its_duration_is_resumed_with_more_time(play: Play) -> None:
     async def story(stand: Stand) -> None:
         seen = Seen()

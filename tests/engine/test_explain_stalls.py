@@ -138,6 +138,7 @@ def test_a_run_whose_last_step_has_ended_is_between_two_steps(
     play(story)
 
 
+@pytest.mark.slow
 def test_the_first_one_in_a_lane_is_about_to_start(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.client.stage import raw
 from tests.engine.conftest import Play
 from tests.engine.stand import Stand
@@ -99,6 +100,7 @@ async def _spans(stand: Stand) -> None:
     assert last[names.ITEM_FAILURE] == "item 5: NonRetryable: 5 is broken"
 
 
+@pytest.mark.slow
 def test_a_map_of_a_paused_run_waits_for_the_resume_once_its_chunks_are_over(play: Play) -> None:
     items = Items()
     items.gate = asyncio.Event()
@@ -131,6 +133,7 @@ def test_a_map_of_a_paused_run_waits_for_the_resume_once_its_chunks_are_over(pla
     play(story)
 
 
+@pytest.mark.slow
 def test_a_map_whose_items_all_wait_says_why(play: Play) -> None:
     items = Items()
     items.flaky = {0}

@@ -74,6 +74,7 @@ def test_a_loop_waits_without_a_worker_and_each_message_sends_it_on(play: Play) 
     play(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", ["timedelta", "datetime", "past"])
 def test_a_wait_ends_at_its_time(play: Play, until: str) -> None:
     async def story(stand: Stand) -> None:
@@ -101,6 +102,7 @@ def test_a_wait_ends_at_its_time(play: Play, until: str) -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_a_wait_ends_with_a_resume_and_waited_time_does_not_count(play: Play) -> None:
     async def story(stand: Stand) -> None:
         await stand.engine()

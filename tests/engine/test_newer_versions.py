@@ -125,6 +125,7 @@ def test_a_parked_loop_goes_on_under_the_newest_version_with_what_was_added_to_i
     play(story)
 
 
+@pytest.mark.slow
 def test_a_parked_loop_is_told_with_the_bounds_of_the_version_it_would_go_on_under(
     play: Play,
 ) -> None:

@@ -28,6 +28,7 @@ async def _finish(stand: Stand, run: str) -> None:
     await stand.ended(run)
 
 
+@pytest.mark.slow
 def test_an_engine_restarted_over_fifty_finished_runs_does_nothing(play: Play) -> None:
     async def story(stand: Stand) -> None:
         engine = await stand.engine()

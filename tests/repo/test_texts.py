@@ -65,6 +65,7 @@ def _is_foreign(value: ast.expr) -> bool:
             return False
 
 
+@pytest.mark.slow
 def test_what_somebody_else_said_is_a_clause_before_a_full_stop(modules: list[Path]) -> None:
     found = [
         f"{path}:{part.lineno}"

@@ -158,6 +158,7 @@ def test_a_wait_for_a_person_is_a_span_with_its_reason(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs_at", [1, 200])
 def test_a_cancelled_run_has_no_orphans_and_says_that_it_was_cancelled(
     play: Play, hangs_at: int

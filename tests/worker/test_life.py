@@ -283,6 +283,7 @@ def test_a_process_ends_within_its_drain_while_the_server_is_away(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_process_at_once(settings: Settings, tmp_path: Path) -> None:
     async def story() -> None:
         async with open_stage(settings) as stage, _process(stage, tmp_path, 600) as process:
