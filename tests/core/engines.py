@@ -31,7 +31,7 @@ from treadle.engine.core import (
     request,
 )
 from treadle.engine.core.advance import is_still
-from treadle.engine.core.bounds import counted, spent_by
+from treadle.engine.core.bounds import spent_by
 from treadle.engine.core.flow import gated, is_limited, resolve
 from treadle.engine.core.waits import is_waiting, used_before
 from treadle.sdk.definition import ApprovalStep, SubWorkflowStep, TypedStep
@@ -200,7 +200,7 @@ def _told(step_id: str, placed: Placed, *, moves: bool) -> list[RunEvent]:
             return [msgspec.structs.replace(ended, chunk=register.chunk)]
         case Parked():
             task = register.task
-            fact = StepParked(step_id, register.reason, counted(task), parent, position)
+            fact = StepParked(step_id, register.reason, task.counted, parent, position)
             told = {"waits": register.waits, "spent": spent_by(task), "failure": register.failure}
             return [msgspec.structs.replace(fact, **told)]
         case _ if moves:

@@ -27,7 +27,7 @@ from treadle.engine.core.advance import (
     is_still,
     lost,
 )
-from treadle.engine.core.bounds import counted, spent_by, task_of, too_large
+from treadle.engine.core.bounds import spent_by, task_of, too_large
 from treadle.engine.core.facts import StepEnded, StepParked, StepResumed
 from treadle.engine.core.flow import gated
 from treadle.engine.core.maps import is_under_way
@@ -415,7 +415,7 @@ def _fact(step: str, placed: Placed) -> Fact | Answer:
             return StepParked(
                 step,
                 register.reason,
-                counted(register.task),
+                register.task.counted,
                 register.parent,
                 placed.sequence,
                 register.waits,

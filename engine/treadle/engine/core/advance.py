@@ -251,8 +251,8 @@ def _completed(
     what = f"the output of step {step.id!r}"
     unfit = raw_misfit("invalid_output", what, step.output_schema, event.output)
     if unfit is not None:
-        return bounds.ended(done, moment, "failed", bounds.counted(task), failure=unfit)
-    iterations, output = bounds.counted(task) + 1, event.output
+        return bounds.ended(done, moment, "failed", task.counted, failure=unfit)
+    iterations, output = task.counted + 1, event.output
     return bounds.ended(done, moment, "completed", iterations, output=output, chunk=event.chunk)
 
 
@@ -298,7 +298,7 @@ def _failed(step: Work, task: Task, event: StepFailed, moment: Moment) -> Regist
         return bounds.wrap_up_failed(task, moment, event.failure)
     if is_exhausted(step.retry, event.failure, failures):
         if is_final(step.retry, event.failure):
-            return bounds.ended(task, moment, "failed", bounds.counted(task), failure=event.failure)
+            return bounds.ended(task, moment, "failed", task.counted, failure=event.failure)
         last = msgspec.structs.replace(task, failures=failures)
         return bounds.exhausted(step, last, event.failure, moment)
     drawn = draw(moment.run, step.id, task.iteration, task.attempt)

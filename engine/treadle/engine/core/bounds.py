@@ -74,11 +74,6 @@ def overspent(task: Task) -> str:
     return spending.RUN_BUDGET if is_over else ""
 
 
-def counted(task: Task) -> int:
-    """Return how many iterations are committed that were more than a wait."""
-    return task.iteration - task.uncounted
-
-
 def spent_by(task: Task) -> Spent:
     """Return what a step has used so far, as far as its executions told."""
     return spending.plus(task.spent, task.spent_now)
@@ -107,7 +102,7 @@ def limit(
         case "fail":
             failure = Failure(reason, _explain(task, reason), retryable=False)
             output = _last_output(task)
-            return ended(task, moment, "failed", counted(task), output=output, failure=failure)
+            return ended(task, moment, "failed", task.counted, output=output, failure=failure)
         case "wrap_up":
             return msgspec.structs.replace(
                 following,
@@ -141,7 +136,7 @@ def exhausted(
     gives it its attempts again.
     """
     if step.retry.on_exhausted == "fail":
-        return ended(task, moment, "failed", counted(task), failure=failure)
+        return ended(task, moment, "failed", task.counted, failure=failure)
     again = msgspec.structs.replace(
         task, parent=moment.id, attempt=task.attempt + 1, checkpoint=-1, last_failure=failure
     )
@@ -155,7 +150,7 @@ def wrap_up_failed(task: Task, moment: Moment, failure: Failure) -> Ended:
     text = f"{_explain(task, task.wrap_up)}; wrapping up failed: {failure}"
     cause = Failure(task.wrap_up, text, retryable=False, traceback=failure.traceback)
     output = _last_output(task)
-    return ended(task, moment, "failed", counted(task), output=output, failure=cause)
+    return ended(task, moment, "failed", task.counted, output=output, failure=cause)
 
 
 def resume(
@@ -267,29 +262,29 @@ def too_large(register: LiveRegister, why: str, moment: Moment) -> Ended:
     """Return the end of a step whose next value is larger than the server takes."""
     task = task_of(register)
     failure = Failure("InvalidPayload", why, retryable=False)
-    return ended(task, moment, "failed", counted(task), failure=failure)
+    return ended(task, moment, "failed", task.counted, failure=failure)
 
 
 def _explain(task: Task, reason: str) -> str:
     if reason == MAX_ITERATIONS:
-        most = task.max_iterations - task.uncounted
+        most = task.counted_max
         return f"the loop took all of its {most} iterations without completing"
     spent = spent_by(task)
     budget = spending.shared_reached(task.budgets, spent)
     if reason == spending.RUN_BUDGET and budget is not None:
         used = _spending(budget.limits, spending.plus(budget.others, spent))
         return (
-            f"the budget of run {budget.run!r} was used up after {counted(task)} iterations of "
+            f"the budget of run {budget.run!r} was used up after {task.counted} iterations of "
             f"the loop: {used}"
         )
     if reason in spending.SPENDING_REASONS:
         return (
-            f"the loop used up its {reason} in {counted(task)} iterations of at most "
-            f"{task.max_iterations - task.uncounted}: {_spending(task.limits, spent_by(task))}"
+            f"the loop used up its {reason} in {task.counted} iterations of at most "
+            f"{task.counted_max}: {_spending(task.limits, spent_by(task))}"
         )
     return (
-        f"the loop was still running at its {reason}, after {counted(task)} of at most "
-        f"{task.max_iterations - task.uncounted} iterations"
+        f"the loop was still running at its {reason}, after {task.counted} of at most "
+        f"{task.counted_max} iterations"
     )
 
 

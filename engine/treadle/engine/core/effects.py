@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from treadle.engine.core import maps, waits
-from treadle.engine.core.bounds import counted, limit, overspent, spent_by, task_of
+from treadle.engine.core.bounds import limit, overspent, spent_by, task_of
 from treadle.engine.core.flow import gated, slots_of
 from treadle.engine.core.moment import Moment
 from treadle.engine.core.pausing import hold
@@ -415,7 +415,7 @@ def cancelled(register: Register | None, failure: Failure, moment: Moment) -> En
     return Ended(
         parent=moment.id,
         outcome="cancelled",
-        iterations=counted(task) if task else 0,
+        iterations=task.counted if task else 0,
         attempt=task.attempt if task else 1,
         failure=failure,
         started_ms=task.started_ms if task else 0,

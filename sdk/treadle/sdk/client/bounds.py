@@ -46,7 +46,7 @@ def bounds(task: Task, parked_ms: int) -> tuple[Bound, ...]:
     """Return every bound that stops a parked task again, its own before those that it shares."""
     found: list[Bound] = []
     if (over := task.iteration - task.max_iterations) >= 0:
-        done, most = task.iteration - task.uncounted, task.max_iterations - task.uncounted
+        done, most = task.counted, task.counted_max
         text = f"{done} iterations of at most {most}"
         found.append(Bound(name="max_iterations", used=text, past=past_iterations(over)))
     if task.deadline_ms and task.deadline_ms <= parked_ms:

@@ -83,6 +83,16 @@ class Task(
     """The run's."""
     step_metadata: Mapping[str, str] = {}
 
+    @property
+    def counted(self) -> int:
+        """How many iterations are committed that were more than a wait."""
+        return self.iteration - self.uncounted
+
+    @property
+    def counted_max(self) -> int:
+        """How many iterations may be that are more than a wait."""
+        return self.max_iterations - self.uncounted
+
 
 class Queued(
     msgspec.Struct, frozen=True, omit_defaults=True, tag="queued", tag_field="kind", kw_only=True

@@ -50,7 +50,7 @@ def fact_of(step_id: str, placed: Placed, *, is_moved: bool) -> RunEvent | None:
             return StepParked(
                 step_id,
                 new.reason,
-                bounds.counted(task),
+                task.counted,
                 new.parent,
                 position,
                 new.waits,
@@ -75,9 +75,9 @@ def iterations_of(register: Register) -> int:
         case Ended():
             return register.iterations
         case Task():
-            return bounds.counted(register)
+            return register.counted
         case Queued() | Delayed() | Sleeping() | Parked():
-            return bounds.counted(register.task)
+            return register.task.counted
 
 
 def lost_of(address: RegisterAddress, token: int, task: Task) -> TaskLost:
